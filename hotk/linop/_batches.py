@@ -27,11 +27,11 @@ from ._dense import in_rows
 from ._entries import Part
 from ._frozen import arrays_of, other_types
 from ._operator import AbstractOperator
-from ._point_operator import AbstractPointOperator, with_fields
 from ._source import Source
 from ._sums import (
     Adding,
     OfBatch,
+    OfOneBatch,
     product,
     products,
     sum_over_batches,
@@ -49,7 +49,7 @@ class DataOperator(AbstractSymmetricOperator):
     iterations of solvers run in Python.
 
     Attributes:
-        operator: The operator of one batch, without its arrays.
+        operators: The operator of one batch, without its arrays.
         source: The batches.
         size_of_batch: The number of examples in a full batch.
         examples: The number of all examples.
@@ -59,7 +59,7 @@ class DataOperator(AbstractSymmetricOperator):
         sum_dtype: The dtype in which batches are summed, `None` for at least `float32`.
     """
 
-    operator: AbstractPointOperator
+    operators: OfOneBatch
     source: Source
     size_of_batch: int
     examples: int
@@ -72,7 +72,7 @@ class DataOperator(AbstractSymmetricOperator):
 
     @staticmethod
     def of(
-        make: Callable[[], AbstractPointOperator],
+        make: Callable[[], OfOneBatch],
         x: Point,
         source: Source,
         dtype: DTypeLike | None,
@@ -80,7 +80,7 @@ class DataOperator(AbstractSymmetricOperator):
         """Make the operator after one pass over the data, for value and gradient.
 
         Args:
-            make: Makes the operator of the first batch, which all share.
+            make: Makes the operator of one batch, which all share.
             x: The point.
             source: The batches.
             dtype: The dtype in which batches are summed.
@@ -95,22 +95,25 @@ class DataOperator(AbstractSymmetricOperator):
                 "sums over batches are floating numbers."
             )
 
-        def first() -> tuple[AbstractPointOperator, int]:
+        def first() -> tuple[OfOneBatch, int]:
             with other_types():
-                of_first = make()
+                operators = make()
             # a loss with a random key that moves on is found at once, before a pass
+            of_first = operators.for_batch(arrays_of(source.first_batch()))
             once, twice = float(of_first.value), float(of_first.value)
             if once != twice and np.isfinite(once):
                 raise _loss_changed(once, twice)
-            return of_first, source.measure()
+            return operators, source.measure()
 
         processes = source.processes
-        of_first, size = first() if processes is None else processes.together(first, x)
-        like, operator = of_first.like, with_fields(of_first, args=())
-        add = Adding(operator, value_and_gradient, None, dtype)
+        operators, size = first() if processes is None else processes.together(first, x)
+        like = operators.like_first.like
+        add = Adding(operators, value_and_gradient, None, dtype)
         (value, gradient), count = sum_over_batches(add, source, size)
         gradient = space.narrowed(gradient, like)
-        return DataOperator(operator, source, size, count, value, gradient, like, dtype)
+        return DataOperator(
+            operators, source, size, count, value, gradient, like, dtype
+        )
 
     def at(self, x: Point) -> "DataOperator":
         """Return the operator at another point, after one pass over the data.
@@ -118,17 +121,13 @@ class DataOperator(AbstractSymmetricOperator):
         Args:
             x: A point of the same structure, shapes and dtypes.
         """
-
-        def of_first() -> AbstractPointOperator:
-            batch = arrays_of(self.source.first_batch())
-            return with_fields(self.operator.at(x), args=(batch,))
-
-        return DataOperator.of(of_first, x, self.source, self.sum_dtype)
+        move = lambda: self.operators.at(x)
+        return DataOperator.of(move, x, self.source, self.sum_dtype)
 
     @property
     def x(self) -> Point:
         """The point."""
-        return self.operator.x
+        return self.operators.like_first.x
 
     @property
     def like(self) -> Vector:
@@ -186,7 +185,7 @@ class DataOperator(AbstractSymmetricOperator):
             shapes: The shapes and dtypes of its results, if they are known.
         """
         _refuse_trace(v)
-        add = Adding(self.operator, of_batch, v, self.sum_dtype, shapes)
+        add = Adding(self.operators, of_batch, v, self.sum_dtype, shapes)
         (result, value), _ = sum_over_batches(add, self.source, self.size_of_batch)
         before, after = float(self.value), float(value)
         # batches in another order give another sum by rounding

@@ -139,7 +139,7 @@ def other_types() -> Iterator[None]:
     """Keep functions that are frozen within for arguments of other shapes as well.
 
     The batches of data differ in length, and a program is one for its shapes. So the
-    function itself is kept, and each captured number compiles anew.
+    function itself is kept; `with_numbers` makes a program for those of one length.
     """
     token = _KEEPS_TYPES.set(False)
     try:
@@ -201,6 +201,24 @@ def freeze(
         pairs = zip(chosen, parts, strict=True)
         selected = tuple(yes for yes, part in pairs if part is not None)
     return closure, arrays, rest, selected
+
+
+def with_numbers(closure: Closure, arguments: PyTree) -> Closure:
+    """Return a closure as a program for one call, with captured numbers as arrays.
+
+    Args:
+        closure: A frozen function.
+        arguments: A tuple of its arguments, whose leaves are arrays.
+
+    Returns:
+        The same closure if there is none yet that differs from it in numbers.
+    """
+    if closure.skeleton.opaque is not None or in_trace():
+        return closure
+    held = lambda program: _with_parts_of(closure, program)
+    f = closure.skeleton.function(closure.leaves)
+    shared = numbered(f, closure, arguments, held)
+    return closure if shared is None else shared.joined(closure.leaves)
 
 
 def moving(x: Point, selected: Selected) -> Vector:

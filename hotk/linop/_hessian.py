@@ -16,6 +16,7 @@ from ._linearized import Linearized, Plan, linearized
 from ._point_operator import AbstractPointOperator
 from ._processes import Processes
 from ._source import Batches, Reduction, Source
+from ._sums import OfOneBatch
 
 
 class AbstractHessian(AbstractPointOperator[V]):
@@ -188,7 +189,8 @@ class HessianOperator(AbstractHessian[V]):
         source = Source(batches, reduction, progress, others)
 
         # one closure for all batches: they share its program
-        def of_first() -> HessianOperator:
-            return HessianOperator(loss, x, source.first_batch(), where=where)
+        def of_one() -> OfOneBatch:
+            first = HessianOperator(loss, x, source.first_batch(), where=where)
+            return OfOneBatch.of(first)
 
-        return DataOperator.of(of_first, x, source, dtype)
+        return DataOperator.of(of_one, x, source, dtype)

@@ -1,7 +1,7 @@
 """Sums of what operators of batches give, over all batches of a data set."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TypeAlias, final
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from hotk._prepared import jitted
 from hotk._second import hvp
 
 from . import space
-from ._frozen import arrays_of, inputs_of
+from ._frozen import arrays_of, inputs_of, with_numbers
 from ._point_operator import AbstractPointOperator, with_fields
 from ._source import Source, no_batch, padded, row_count
 from ._stacked import Stacked, stacked
@@ -67,6 +67,56 @@ def _with_value(
 ONE_PROGRAM = (value_and_gradient, product, products)
 
 
+@final
+class OfOneBatch(eqx.Module):
+    """The operator of one batch, without its arrays.
+
+    Attributes:
+        like_first: That of batches with the types of the first one: its function is a
+            program whose captured numbers are arrays, so that others compile nothing.
+        of_others: That of all other batches, longer ones for instance.
+        types: Shape and dtype of each array of the first batch, and its structure.
+    """
+
+    like_first: AbstractPointOperator
+    of_others: AbstractPointOperator
+    types: Hashable = eqx.field(static=True)
+
+    @staticmethod
+    def of(of_first: AbstractPointOperator) -> "OfOneBatch":
+        """Take the arrays out of the operator of the first batch."""
+        (batch,), f = of_first.args, of_first.f
+        others = with_fields(of_first, args=())
+        program = with_numbers(f, (of_first.x, batch))
+        like_first = others if program is f else with_fields(others, f=program)
+        return OfOneBatch(like_first, others, _types(batch))
+
+    def at(self, x: Point) -> "OfOneBatch":
+        """Return the operator of one batch at another point."""
+        program, others = self.like_first.at(x), self.of_others
+        others = program if self.like_first is others else others.at(x)
+        return OfOneBatch(program, others, self.types)
+
+    def for_types_of(self, batch: PyTree) -> AbstractPointOperator:
+        """Return the operator of such a batch, without its arrays."""
+        same = self.like_first is self.of_others or _types(batch) == self.types
+        return self.like_first if same else self.of_others
+
+    def for_batch(self, batch: PyTree) -> AbstractPointOperator:
+        """Return the operator of a batch."""
+        return with_fields(self.for_types_of(batch), args=(batch,))
+
+
+def _types(batch: PyTree) -> Hashable:
+    leaves, tree = jax.tree.flatten(batch)
+    is_weak = lambda a: isinstance(a, jax.Array) and a.weak_type
+    return tree, *[(np.shape(a), jnp.result_type(a), is_weak(a)) for a in leaves]
+
+
+def _row_type(a: Array | np.ndarray) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(a.shape[1:], jnp.result_type(a))
+
+
 # So many numbers are moved to a device in the time of a call of JAX.
 _SMALL = 1 << 14
 
@@ -75,7 +125,7 @@ class Adding:
     """Adds what an operator of a batch gives to a sum.
 
     Attributes:
-        operator: The operator of a batch, without its arrays.
+        operators: The operator of a batch, without its arrays.
         of_batch: What to sum.
         v: What that takes besides.
         dtype: The dtype in which batches are summed.
@@ -84,23 +134,23 @@ class Adding:
 
     def __init__(
         self,
-        operator: AbstractPointOperator,
+        operators: OfOneBatch,
         of_batch: OfBatch,
         v: PyTree,
         dtype: DTypeLike | None,
         shapes: PyTree = None,
     ) -> None:
-        self.operator, self.of_batch, self.v = operator, of_batch, v
+        self.operators, self.of_batch, self.v = operators, of_batch, v
         self.dtype, self.shapes = dtype, shapes
 
     def __call__(self, total: PyTree, batch: PyTree, weight: float) -> PyTree:
         """Add the result for a batch, times a weight; `None` is an empty sum."""
         if self.of_batch not in ONE_PROGRAM:
-            h = with_fields(self.operator, args=(arrays_of(batch),))
-            part = self.of_batch(h, self.v)
+            part = self.of_batch(self.operators.for_batch(arrays_of(batch)), self.v)
             return _plus(self._zero(part) if total is None else total, part, weight)
         # One call of JAX for a batch: the rest of them would be most of the time.
-        inputs = self.operator, inputs_of(batch), self.v
+        given = inputs_of(batch)
+        inputs = self.operators.for_types_of(given), given, self.v
         if total is None:
             total = self._begun(inputs)
         return _added(total, weight, *inputs, self.of_batch)
@@ -112,13 +162,14 @@ class Adding:
         """
         if self.of_batch not in ONE_PROGRAM:
             return None
-        first = jax.tree.map(lambda a: a[0], data.batches) if self.shapes is None else 0
-        total = self._begun((self.operator, first, self.v))
-        return _added_all(total, data, count, self.operator, self.v, self.of_batch)
+        first = jax.tree.map(_row_type, data.batches)
+        operator = self.operators.for_types_of(first)
+        total = self._begun((operator, first, self.v))
+        return _added_all(total, data, count, operator, self.v, self.of_batch)
 
     def zeros(self, batch: PyTree) -> PyTree:
         """Return an empty sum, from the shapes of a batch."""
-        return self._begun((self.operator, batch, self.v))
+        return self._begun((self.operators.for_types_of(batch), batch, self.v))
 
     def _begun(self, inputs: tuple[PyTree, ...]) -> PyTree:
         shapes = self.shapes
