@@ -378,6 +378,24 @@ def test_batches_of_other_lengths_beside_numbers_that_change(cuts):
         close(H.at(2 * p).gradient, 4 * c * X.T @ X @ np.ones(3) / 7)
 
 
+def test_a_number_that_changes_compiles_nothing():
+    """Each value compiled the programs of all passes anew."""
+    X = np.random.default_rng(0).normal(size=(8, 3))
+    batches, p, v = np.split(X, [3, 6]), jnp.ones(3), jnp.arange(3.0)
+    for c in (0.1, 0.2, 0.3, 0.4):
+        dense = 2 * c * X.T @ X / 8
+        with compiles() as counted:
+            H = HessianOperator.over(mean_of_squares(c), p, batches)
+            results = H @ v, H.matrix(), H.at(2 * p).gradient
+            solution = (H + 1.0 * hotk.Identity()).solve(v).x
+        close(results[0], dense @ np.arange(3.0))
+        close(results[1], dense)
+        close(results[2], dense @ (2 * np.ones(3)))
+        exact = np.linalg.solve(dense + np.eye(3), np.arange(3.0))
+        close(solution, exact, rtol=1e-4)
+    assert counted() == 0
+
+
 def test_another_reduction_beside_batches_of_other_lengths():
     """The cross-entropy of equal logits is log 2 a row."""
     X, p = jnp.arange(21.0).reshape(7, 3), jnp.zeros((3, 2))

@@ -795,8 +795,8 @@ _SOLVERS = [
     Flaw(
         "a program of the first batch serves the others",
         "hotk/linop/_batches.py",
-        "            with other_types():\n                of_first = make()",
-        "            of_first = make()",
+        "            with other_types():\n                operators = make()",
+        "            operators = make()",
         within(
             "linop/test_batches",
             "batches_of_other_lengths_beside_numbers_that_change",
@@ -1198,6 +1198,16 @@ _SPARSE = [
         within(
             "statistics/test_profile",
             "a_rise_that_single_precision_does_not_know_is_found",
+        ),
+    ),
+    Flaw(
+        "a program of the first batch is called with longer ones",
+        "hotk/linop/_sums.py",
+        "self.of_others or _types(batch) == self.types",
+        "self.of_others or True",
+        within(
+            "linop/test_batches",
+            "batches_of_other_lengths_beside_numbers_that_change",
         ),
     ),
     Flaw(

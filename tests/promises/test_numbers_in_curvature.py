@@ -113,7 +113,30 @@ def chain(c):
     return j.T @ j
 
 
+def over_batches(c):
+    """Return the Gauss-Newton matrix of residuals in two batches, of three and two."""
+    batches = [(jnp.asarray(T[i]), jnp.asarray(Y[i])) for i in (slice(3), slice(3, 5))]
+    of_batch = lambda p, e: p[0] * jnp.exp(c * p[1] * e[0])
+    loss = lambda z, e: jnp.sum((z - e[1]) ** 2) / 2
+    over = hotk.GGNOperator.over
+    return over(of_batch, loss, P, batches, reduction="sum").matrix()
+
+
+def penalty(c):
+    """Return the Hessian of a mean over batches with a penalty."""
+    data = np.arange(10.0).reshape(5, 2)
+    loss = lambda w, rows: jnp.mean((rows @ w) ** 2) / 2 + c * jnp.sum(w**2) / 2
+    return hotk.HessianOperator.over(loss, P, [data[:3], data[3:]]).matrix()
+
+
+def ridge(c):
+    data = np.arange(10.0).reshape(5, 2)
+    return data.T @ data / 5 + c * np.eye(2)
+
+
 CASES: dict[str, tuple[Any, Any]] = {
+    "GGN over batches": (over_batches, gauss_newton),
+    "over batches": (penalty, ridge),
     "hvp": (lambda c: hotk.hvp(least_squares(c), P, P), lambda c: gauss_newton(c) @ P),
     "hessian": (lambda c: hotk.hessian(with_examples(c), P), gauss_newton),
     "of a loss": (lambda c: hotk.hessian(of_a_loss(c), P), gauss_newton),
