@@ -37,7 +37,8 @@ from hotk.sparse import SparseMatrix, hessian_if_sparse, sparse_hessian
 from . import space
 from ._dense import in_rows
 from ._entries import Part, VectorEntries
-from ._frozen import Selected, matching_arrays, moving, static_parts
+from ._frozen import Selected, moving
+from ._matching import matching_arrays, static_parts
 from ._operator import AbstractOperator, Restricted
 from ._symmetric import AbstractSymmetricOperator
 

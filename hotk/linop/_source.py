@@ -11,7 +11,8 @@ from jaxtyping import Int, PyTree
 from hotk._core import StructureError, describe, leaf_name, message, progress
 from hotk._prepared import as_input
 
-from ._frozen import inputs_of, is_same
+from ._frozen import inputs_of
+from ._matching import is_same
 from ._processes import Processes
 
 
