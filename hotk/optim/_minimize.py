@@ -31,6 +31,7 @@ from hotk._core import (
     nan_on_purpose,
 )
 from hotk._prepared import Info
+from hotk.curvature import LeastSquares
 
 from ._bounds import Limits
 from ._chunk import Iterate
@@ -256,8 +257,15 @@ def minimize(
                 asks = callback is not None and _asks_to_stop(callback, found)
                 if asks and not ended:
                     return dataclasses.replace(found, reason=Stop.asked)
+                least = _OF_TINY * float(jnp.finfo(loop.dtype).tiny)
+                if isinstance(f, LeastSquares) and 0 < values[0] < least and ended:
+                    return dataclasses.replace(found, reason=Stop.underflow)
                 if ended:
                     return found
+
+
+# Below this a sum of squares has lost terms, and what is left of it says nothing.
+_OF_TINY = 1e7
 
 
 def _asks_to_stop(callback: Callable[[Minimum], Any], found: Minimum) -> bool:

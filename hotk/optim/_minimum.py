@@ -38,6 +38,7 @@ class Stop(Enumeration):
     rounding = "the whole step of Newton's method promises less than f is rounded by"
     stuck = "no step changed the point any more"
     asked = "the callback asked for it"
+    underflow = "the residuals are so small that their squares are zero: scale them"
 
 
 _CONVERGED = (

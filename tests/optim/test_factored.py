@@ -299,3 +299,22 @@ def test_residuals_with_a_reverse_rule_that_cannot_be_transposed(bounds):
     )
     assert bool(found.converged)
     np.testing.assert_allclose(found.x, [2.0, 3.0, 1.0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("unit", [1e-17, 1.6e-19])
+def test_residuals_whose_squares_are_zero_are_no_convergence(unit):
+    """In single precision a run ended far from the minimum, converged."""
+    t = np.linspace(0, 3, 30)
+    y = 2.5 * np.exp(-1.3 * t) + 0.05 * np.sin(37 * t)
+    T, Y = jnp.asarray(t, jnp.float32), jnp.asarray(y * unit, jnp.float32)
+    f = LeastSquares(lambda p: p["a"] * jnp.exp(-p["b"] * T) - Y)
+    p0 = {"a": jnp.float32(unit), "b": jnp.float32(1)}
+    found = hotk.optim.minimize(f, p0, hotk.optim.levenberg_marquardt())
+    assert found.reason == hotk.optim.Stop.underflow
+    assert not found.converged
+    # in units of its own it is found
+    p0 = {"a": jnp.float32(1), "b": jnp.float32(1)}
+    g = LeastSquares(lambda p: p["a"] * jnp.exp(-p["b"] * T) - Y / unit)
+    found = hotk.optim.minimize(g, p0, hotk.optim.levenberg_marquardt())
+    assert found.converged
+    close(found.x["b"], np.float32(1.2989842), rtol=1e-4)
