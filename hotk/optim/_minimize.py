@@ -265,7 +265,7 @@ def minimize(
 
 
 # Below this a sum of squares has lost terms, and what is left of it says nothing.
-_OF_TINY = 1e7
+_OF_TINY = 1e5
 
 
 def _asks_to_stop(callback: Callable[[Minimum], Any], found: Minimum) -> bool:
