@@ -211,7 +211,7 @@ def not_finite(call: str) -> str:
         expected="finite numbers",
         got="NaN or infinity",
         fix="Look at the point, and at `H.value` and `H.gradient` there: "
-        "`hotk.rule.locate_nan(f, x)` says where a NaN comes from.",
+        "`hotk.locate_nan(hotk.hessian, f, x)` says where a NaN comes from.",
     )
 
 

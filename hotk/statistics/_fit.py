@@ -283,7 +283,7 @@ def _refuse_start(regression: Regression, p0: Point, found: Minimum) -> None:
         return
     output = regression.difference(p0) + regression.y
     wrong = lambda a: ~np.isfinite(a)
-    fix = "Start elsewhere: `hotk.rule.locate_nan` says where in the model it arises."
+    fix = "Start elsewhere: `hotk.locate_nan` says where in the model it arises."
     refuse_entries("model(p0, x)", output, wrong, "finite numbers", fix)
     raise ValueError(
         f"`{CALL}`: the sum of squares at `p0` is beyond the largest number: start "
