@@ -55,10 +55,16 @@ def regression_of(
 
 def refuse_units(regression: Regression) -> None:
     """Refuse data whose squares are too small for their dtype: of them is the value."""
-    y = regression.in_errors(regression.y)
-    if isinstance(y, Tracer) or not y.size:
+    y, sigma = regression.y, regression.sigma
+    if isinstance(y, Tracer) or isinstance(sigma, Tracer) or not y.size:
         return
-    largest, info = float(jnp.max(jnp.abs(y))), jnp.finfo(y.dtype)
+    # by NumPy, which compiles nothing
+    sizes = np.asarray(y, np.float64)
+    if sigma is not None:
+        wide = np.asarray(sigma, np.float64)
+        alike = wide.shape in ((), sizes.shape)
+        sizes = sizes / wide if alike else np.linalg.solve(wide, sizes.ravel())
+    largest, info = float(np.max(np.abs(sizes))), jnp.finfo(y.dtype)
     least = (_OF_TINY * float(info.tiny)) ** 0.5
     if 0 < largest < least:
         raise ValueError(

@@ -141,7 +141,7 @@ with jax.set_mesh(mesh):
 
     wide = rng.normal(size=(40, 8))
     few = hotk.laplace_approximation(
-        lambda w: jnp.sum((wide @ w) ** 2) / 2,
+        lambda w: jnp.sum((wide @ w) ** 2) / 2 + jnp.sum(w**2) / 2,
         divided(jnp.zeros(8)),
         form="lanczos",
         rank=8,
