@@ -75,8 +75,10 @@ class SparseOperator(AbstractOperator):
     @property
     def like(self) -> Vector:
         """A vector of the space."""
-        zeros = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype)
-        return jax.tree.map(zeros, self.entries.pattern.input)
+        space = self.entries.pattern.input
+        one = jax.tree.structure(space).num_nodes == 1  # then it is that of the entries
+        dtype = lambda leaf: self.entries.dtype if one else leaf.dtype
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype(leaf)), space)
 
     def __repr__(self) -> str:
         """Show the size and the number of entries."""
@@ -114,7 +116,14 @@ class SparseOperator(AbstractOperator):
 def _is_symmetric(matrix: SparseMatrix) -> bool:
     if matrix.symmetric or isinstance(matrix.values, Tracer):
         return matrix.symmetric
-    difference = jnp.max(jnp.abs((matrix - matrix.T).values), initial=0)
-    largest = jnp.max(jnp.abs(matrix.values), initial=0)
+    total, difference = matrix + matrix.T, matrix - matrix.T
+    if total.pattern != difference.pattern:
+        return False
+    # Each pair is compared with itself: another entry may be in a unit of its own. The
+    # terms of a sum such as `J.T @ J` are no larger than the roots of its diagonal.
+    apart = np.abs(np.asarray(difference.values))
+    own = np.abs(np.asarray(total.values)) / 2 + apart / 2
+    roots = np.sqrt(np.abs(np.asarray(matrix.diagonal())))
+    terms = roots[total.rows] * roots[total.cols]
     rounding = _ROUNDING * float(jnp.finfo(matrix.dtype).eps)
-    return bool(difference <= rounding * largest)
+    return bool(np.all(apart <= rounding * np.maximum(own, terms)))

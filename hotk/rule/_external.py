@@ -47,10 +47,11 @@ def external(
     - a missing `jvp` is one call of `vjp` for each number in the result;
     - a missing `vjp` is one call of `jvp` for each number in the arguments;
     - a missing `hvp` is a central difference of `vjp`, given or derived, three calls in
-      float64, with the step $h = \epsilon^{1/3} \max(1, \|x\|) / \|t\|$ in the maximum
-      norm over the numbers that move, $\epsilon$ that of the dtype which the given rule
-      returns. Its relative error is about $\epsilon^{2/3}$, 4e-11 in float64, for a
-      function that changes on the scale of 1 or of its arguments; `info.rules` says so.
+      float64, with the step $h = \epsilon^{1/3} \min_i \max(1, |x_i|) / |t_i|$ over the
+      numbers that move, $\epsilon$ that of the dtype which the given rule returns. Its
+      relative error is about $\epsilon^{2/3}$, 4e-11 in float64, for a function that
+      changes on the scale of the larger of 1 and each argument; `info.rules` says so.
+      One that changes on a smaller scale needs a rule, or arguments in other units.
 
     Args:
         fun: `fun(*args)` of NumPy arrays, which returns a tree of them. It must be
@@ -233,12 +234,12 @@ def _difference(
     # would make it so large that the difference is none of a derivative.
     both = zip(_floating(p), _floating(t), strict=True)
     pairs = [(a[d != 0], d[d != 0]) for a, d in both]
-    length = max((np.max(np.abs(d)) for _, d in pairs if d.size), default=0.0)
-    if length == 0:
+    # Each may be of a size of its own: none moves by more than its share.
+    longest = [np.min(np.maximum(1, abs(a)) / abs(d)) for a, d in pairs if d.size]
+    if not longest:
         return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shape)
-    size = max(np.max(np.abs(a)) for a, _ in pairs if a.size)
     eps = max(float(jnp.finfo(a.dtype).eps) for a in _floating(given))
-    h = eps ** (1 / 3) * max(1.0, float(size)) / float(length)
+    h = eps ** (1 / 3) * float(min(longest))
     step = lambda sign: jax.tree.map(
         lambda a, d: a + sign * h * d if _is_floating(a) else a, p, t
     )

@@ -7,6 +7,7 @@ from hotk._core import extra
 
 from ._conversion import in_csc
 from ._pattern import Pattern
+from ._scalings import alike
 
 
 # A factorization of so many rows takes two seconds, all eigenvalues of so many ten.
@@ -14,8 +15,6 @@ _MOST_FACTORIZED, _MOST_EIGENVALUES = 4000, 2000
 # Smaller ones are measured with all eigenvalues: pivots of a singular matrix may all be
 # larger than its rounding.
 _CLEAR = 1e-8
-# Rows are scaled to ones of size one in a few rounds.
-_SCALINGS = 4
 
 
 def inertia_by_pairs(
@@ -45,11 +44,9 @@ def inertia_by_pairs(
         return None
     linalg = extra("scipy.linalg")
     a = in_csc(pattern, values).toarray(order="F")
-    for _ in range(_SCALINGS):
-        largest = np.abs(a).max(axis=1)
-        scale = 1 / np.sqrt(np.where(largest > 0, largest, 1.0))
-        a *= scale
-        a *= scale[:, None]
+    scale = alike(pattern, values)
+    a *= scale
+    a *= scale[:, None]
     found, limit = _of_blocks(a), n * np.finfo(np.float64).eps + rounding
     if np.abs(found).min(initial=1.0) < max(_CLEAR, limit):
         if n > _MOST_EIGENVALUES:

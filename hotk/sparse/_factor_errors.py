@@ -49,9 +49,14 @@ def check_regular(
             expected="pivots that are larger than the rounding of their terms",
             got=got,
             fix="Add a multiple of `hotk.sparse.identity(A)`, or hold fixed what the "
-            "matrix does not determine.",
+            f"matrix does not determine.{_exact(own > double)}",
         )
     )
+
+
+def _exact(narrow: bool) -> str:
+    text = " If its entries are exact, give it in 64 bits: `A.astype(jnp.float64)`."
+    return text if narrow else ""
 
 
 def not_finite(pattern: Pattern, data: np.ndarray) -> str:
@@ -80,7 +85,7 @@ def not_definite(got: str, smallest: float) -> NotPositiveDefiniteError:
         message(
             "A.cholesky()",
             "the matrix is not positive definite.",
-            expected="positive pivots on the diagonal",
+            expected="positive pivots on the diagonal, beyond rounding",
             got=got,
             fix="Add a multiple of `hotk.sparse.identity(A)`.",
         ),

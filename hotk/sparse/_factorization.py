@@ -137,6 +137,11 @@ class Factorization:
         # Not of the largest pivot: variables may have units of their own.
         limit = (sizes.size * double + rounding) * found.terms
         zero = sizes <= limit
+        if zero.any() and (found.pivots[~zero] < 0).any():
+            # Entries of an indefinite matrix grow, and with them what rounding may be.
+            dense = inertia_by_pairs(self._pattern, data, rounding)
+            if dense is not None:
+                return dense
         positive = int(((found.pivots > 0) & ~zero).sum())
         return positive, int(zero.sum()), int(sizes.size - positive - zero.sum())
 

@@ -58,8 +58,10 @@ def factors(pattern: Pattern, values: np.ndarray, call: str) -> AnyFactors:
             found = symmetric_factors(pattern, values)
         except RuntimeError:  # a zero on the diagonal: only other pivots are left
             found = None
-        limit = most * float(np.abs(values).max(initial=0.0))
-        if found is not None and found.largest <= limit:
+        # of a definite matrix nothing grows
+        if found is not None and (
+            found.is_definite or found.growth(pattern, values) <= most
+        ):
             return found
     try:
         return Factors(extra("scipy.sparse.linalg").splu(in_csc(pattern, values)))

@@ -10,6 +10,7 @@ from hotk._core import extra
 from ._conversion import in_csc
 from ._pattern import Pattern
 from ._positions import distinct
+from ._scalings import alike, alike_by_largest
 
 
 def full_rows(pattern: Pattern) -> np.ndarray:
@@ -68,10 +69,6 @@ def _work(pattern: Pattern) -> float:
     return dense + float(((width + 1.0 + beside) ** 2).sum())
 
 
-# Rows are scaled to ones of size one in a few rounds.
-_SCALINGS = 4
-
-
 @final
 class Factors:
     """The factors of a matrix, of its rows and columns in some order.
@@ -102,6 +99,24 @@ class Factors:
         """The sum of absolute values that each pivot is the difference of."""
         lower, upper = abs(self._lu.L), abs(self._lu.U)
         return np.asarray(lower.multiply(upper.T).sum(axis=1)).reshape(-1)
+
+    def growth(self, pattern: Pattern, values: np.ndarray) -> float:
+        """Return the largest entry of U, of rows and columns that are scaled alike.
+
+        A large entry elsewhere, in a unit of its own, must not hide what a tiny pivot
+        does to the entries beside it.
+
+        Args:
+            pattern: The pattern of the matrix.
+            values: Its entries.
+        """
+        scale = alike_by_largest(pattern, values)
+        upper = self._lu.U.tocsc()
+        scale = scale if self._order is None else scale[self._order]
+        rows = scale[np.argsort(self._lu.perm_r)][upper.indices]
+        columns = scale[np.argsort(self._lu.perm_c)]
+        columns = np.repeat(columns, np.diff(upper.indptr))
+        return float((np.abs(upper.data) * rows * columns).max(initial=0.0))
 
     @property
     def is_definite(self) -> bool:
@@ -294,10 +309,8 @@ def congruent_factors(
     """
     sparse = extra("scipy.sparse")
     matrix, n = in_csc(pattern, values), pattern.shape[0]
-    for _ in range(_SCALINGS):
-        largest = abs(matrix).max(axis=1).toarray().reshape(-1)
-        scale = sparse.diags_array(1 / np.sqrt(np.where(largest > 0, largest, 1.0)))
-        matrix = scale @ matrix @ scale
+    scale = sparse.diags_array(alike(pattern, values))
+    matrix = scale @ matrix @ scale
     pairs = _pairs(matrix, 1 / most_growth)
     alone = np.ones(n, bool)
     alone[pairs.reshape(-1)] = False

@@ -78,3 +78,17 @@ def test_what_is_refused(as_user):
         hotk.linop.eigh(A, 2)
     with pytest.raises(TypeError, match=r"hotk\.linop\.SparseOperator\(A\)"):
         hotk.estimate.trace(A, jax.random.key(0))
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(np.float32, 1e7), (np.float64, 1e16)])
+def test_an_entry_of_another_unit_makes_no_matrix_symmetric(dtype, large):
+    """Halves were compared with the largest entry of all, and their mean taken."""
+    dense = np.array([[large, 0, 0], [0, 2, 1], [0, 0.3, 2]], dtype)
+    places = np.nonzero(dense)
+    A = hotk.SparseMatrix.from_coo(dense[places], *places)
+    S = hotk.linop.SparseOperator(A)
+    assert not S.symmetric
+    v = jnp.array([0.0, 1.0, 0.0], dtype)
+    close(S @ v, dense @ np.asarray(v))
+    with pytest.raises(TypeError, match="not known to be symmetric"):
+        S.solve(v)

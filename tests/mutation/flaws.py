@@ -1259,6 +1259,44 @@ _SPARSE = [
         ),
     ),
     Flaw(
+        "growth is measured with the largest entry",
+        "hotk/sparse/_superlu.py",
+        "        scale = alike_by_largest(pattern, values)",
+        "        scale = np.ones(pattern.shape[0]) / np.sqrt(np.abs(values).max())",
+        within(
+            "sparse/test_factorization",
+            "an_entry_of_another_unit_hides_no_unstable_pivot",
+        ),
+    ),
+    Flaw(
+        "inertia is that of rows whose largest entry is one",
+        "hotk/sparse/_bunch_kaufman.py",
+        "    scale = alike(pattern, values)",
+        "    scale = __import__('hotk.sparse._scalings', fromlist=['a'])"
+        ".alike_by_largest(pattern, values)",
+        within("sparse/test_factorization", "inertia_does_not_depend_on_units"),
+    ),
+    Flaw(
+        "halves are compared with the largest entry",
+        "hotk/linop/_sparse_operator.py",
+        "rounding * np.maximum(own, terms)",
+        "rounding * np.maximum(own, terms).max()",
+        within(
+            "linop/test_sparse_operator",
+            "an_entry_of_another_unit_makes_no_matrix_symmetric",
+        ),
+    ),
+    Flaw(
+        "a difference has one step for all arguments",
+        "hotk/rule/_external.py",
+        "float(min(longest))",
+        "float(max(map(np.max, longest)))",
+        within(
+            "rule/test_external",
+            "arguments_of_different_size_have_steps_of_their_own",
+        ),
+    ),
+    Flaw(
         "pivots are measured with the largest one",
         "hotk/sparse/_factor_errors.py",
         "sizes <= limit * found.terms",

@@ -363,3 +363,15 @@ def test_an_argument_that_is_not_differentiated(given, mask):
     x = jnp.array([1.0, 2.0])
     close(hotk.gradient(total, x), np.cos([1.0, 2.0]))
     close(hotk.hvp(total, x, jnp.ones(2)), -np.sin([1.0, 2.0]), rtol=1e-8)
+
+
+def test_arguments_of_different_size_have_steps_of_their_own():
+    """One step for all was 6 for the second argument: a sign was wrong."""
+    f = hotk.rule.external(
+        lambda x: 1e-6 * x[0] ** 2 + np.sin(x[1]),
+        result_shape=lambda x: jax.ShapeDtypeStruct((), x.dtype),
+        vjp=lambda p, u: (np.array([2e-6 * p[0][0], np.cos(p[0][1])]) * u,),
+    )
+    x, v = jnp.array([1e6, 1.0]), jnp.ones(2)
+    close(hotk.hvp(f, x, v), np.array([2e-6, -np.sin(1.0)]), rtol=1e-4)
+    close(hotk.quadratic_form(f, x, v), np.array(2e-6 - np.sin(1.0)), rtol=1e-4)

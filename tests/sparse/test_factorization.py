@@ -394,3 +394,34 @@ def test_units_of_variables_make_no_matrix_singular():
     )
     b = np.arange(12.0)
     close(scale * B.solve(scale * b), np.linalg.solve(dense, b), rtol=1e-8)
+
+
+@pytest.mark.parametrize("large", [1.0, 1e6, 1e12])
+@pytest.mark.parametrize("small", [1e-12, 1e-16])
+def test_an_entry_of_another_unit_hides_no_unstable_pivot(large, small):
+    """The growth of entries was measured with the largest of the matrix."""
+    dense = np.array([[large, 0, 0], [0, 1, 1], [0, 1, small]])
+    A, b = sparse(dense), np.array([large, 2.0, 1.0])
+    x = np.linalg.solve(dense[1:, 1:], b[1:])
+    close(A.solve(b), np.array([1.0, *x]), rtol=1e-9)
+    close(A.factorize().solve(b), np.array([1.0, *x]), rtol=1e-9)
+    assert A.factorize().inertia() == (2, 0, 1)
+
+
+@pytest.mark.parametrize(("dtype", "units"), [(np.float32, 8), (np.float64, 15)])
+@pytest.mark.parametrize("seed", [2, 11, 26, 59])
+def test_inertia_does_not_depend_on_units(seed, dtype, units):
+    """Eigenvalues that do not exist were counted as zero."""
+    rng = np.random.default_rng(seed)
+    n, m = 12, 5
+    S = np.where(rng.random((n, n)) < 0.25, rng.normal(size=(n, n)), 0.0)
+    S = S + S.T + np.diag(rng.uniform(4, 8, n))
+    J = np.where(rng.random((m, n)) < 0.3, rng.normal(size=(m, n)), 0.0) + np.eye(m, n)
+    dense = np.block([[S, J.T], [J, np.zeros((m, m))]]).astype(np.float32)
+    values = np.linalg.eigvalsh(dense.astype(float))
+    assert abs(values).min() > 1e-2
+    expected = int((values > 0).sum()), 0, int((values < 0).sum())
+    for e in range(0, units + 1, units // 4):
+        scale = 2.0 ** np.round(np.log2(10.0 ** rng.uniform(-e, e, n + m)))  # exact
+        scaled = (dense * scale * scale[:, None]).astype(dtype)
+        assert sparse(scaled).factorize().inertia() == expected
