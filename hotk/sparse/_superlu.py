@@ -318,7 +318,8 @@ def congruent_factors(
     data = np.concatenate([np.ones(rest.size), half, half, half, -half])
     rows, cols = np.concatenate([rest, i, i, j, j]), np.concatenate([rest, i, j, i, j])
     rotation = sparse.csc_array((data, (rows, cols)), shape=(n, n))
-    turned = (rotation @ matrix @ rotation).tocoo()
+    turned = rotation @ matrix @ rotation
+    turned = ((turned + turned.T) / 2).tocoo()  # a half may be zero by rounding
     order = np.lexsort((turned.col, turned.row))
     own = Pattern(turned.row[order], turned.col[order], (n, n), symmetric=True)
     try:

@@ -1270,10 +1270,9 @@ _SPARSE = [
     ),
     Flaw(
         "inertia is that of rows whose largest entry is one",
-        "hotk/sparse/_bunch_kaufman.py",
-        "    scale = alike(pattern, values)",
-        "    scale = __import__('hotk.sparse._scalings', fromlist=['a'])"
-        ".alike_by_largest(pattern, values)",
+        "hotk/sparse/_superlu.py",
+        "sparse.diags_array(alike(pattern, values))",
+        "sparse.diags_array(alike_by_largest(pattern, values))",
         within("sparse/test_factorization", "inertia_does_not_depend_on_units"),
     ),
     Flaw(
@@ -1289,8 +1288,8 @@ _SPARSE = [
     Flaw(
         "a difference has one step for all arguments",
         "hotk/rule/_external.py",
-        "float(min(longest))",
-        "float(max(map(np.max, longest)))",
+        "longest = [np.min(np.maximum(1, abs(a))",
+        "longest = [np.max(np.maximum(1, abs(a))",
         within(
             "rule/test_external",
             "arguments_of_different_size_have_steps_of_their_own",

@@ -409,19 +409,20 @@ def test_an_entry_of_another_unit_hides_no_unstable_pivot(large, small):
 
 
 @pytest.mark.parametrize(("dtype", "units"), [(np.float32, 8), (np.float64, 15)])
-@pytest.mark.parametrize("seed", [2, 11, 26, 59])
+@pytest.mark.parametrize("seed", [2, 5, 6, 10, 13])
 def test_inertia_does_not_depend_on_units(seed, dtype, units):
     """Eigenvalues that do not exist were counted as zero."""
     rng = np.random.default_rng(seed)
     n, m = 12, 5
-    S = np.where(rng.random((n, n)) < 0.25, rng.normal(size=(n, n)), 0.0)
+    S = scipy.sparse.random(n, n, 0.25, random_state=seed).toarray()
     S = S + S.T + np.diag(rng.uniform(4, 8, n))
-    J = np.where(rng.random((m, n)) < 0.3, rng.normal(size=(m, n)), 0.0) + np.eye(m, n)
+    J = scipy.sparse.random(m, n, 0.3, random_state=seed + 500).toarray()
+    J += np.eye(m, n)
     dense = np.block([[S, J.T], [J, np.zeros((m, m))]]).astype(np.float32)
     values = np.linalg.eigvalsh(dense.astype(float))
-    assert abs(values).min() > 1e-2
+    assert abs(values).min() > 1e-3
     expected = int((values > 0).sum()), 0, int((values < 0).sum())
-    for e in range(0, units + 1, units // 4):
+    for e in np.linspace(0, units, 9):
         scale = 2.0 ** np.round(np.log2(10.0 ** rng.uniform(-e, e, n + m)))  # exact
         scaled = (dense * scale * scale[:, None]).astype(dtype)
         assert sparse(scaled).factorize().inertia() == expected
