@@ -1270,9 +1270,9 @@ _SPARSE = [
     ),
     Flaw(
         "inertia is that of rows whose largest entry is one",
-        "hotk/sparse/_superlu.py",
-        "sparse.diags_array(alike(pattern, values))",
-        "sparse.diags_array(alike_by_largest(pattern, values))",
+        "hotk/sparse/_scalings.py",
+        "    return alike_by_largest(pattern, values, start=found)",
+        "    return alike_by_largest(pattern, values)",
         within("sparse/test_factorization", "inertia_does_not_depend_on_units"),
     ),
     Flaw(
