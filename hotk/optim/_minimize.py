@@ -257,9 +257,10 @@ def minimize(
                 asks = callback is not None and _asks_to_stop(callback, found)
                 if asks and not ended:
                     return dataclasses.replace(found, reason=Stop.asked)
-                least = _OF_TINY * float(jnp.finfo(loop.dtype).tiny)
-                if isinstance(f, LeastSquares) and 0 < values[0] < least and ended:
-                    return dataclasses.replace(found, reason=Stop.underflow)
+                if ended and isinstance(f, LeastSquares):
+                    least = _OF_TINY * float(jnp.finfo(loop.dtype).tiny)
+                    if 0 < values[0] < least:
+                        return dataclasses.replace(found, reason=Stop.underflow)
                 if ended:
                     return found
 

@@ -39,6 +39,10 @@ def check_regular(
     zero = np.flatnonzero(sizes <= limit * found.terms)
     if not zero.size:
         return
+    fix = "Add a multiple of `hotk.sparse.identity(A)`, or hold fixed what the matrix "
+    fix += "does not determine."
+    if own > double:
+        fix += " If its entries are exact, give it in 64 bits: `A.astype(jnp.float64)`."
     got = f"{zero.size} of {sizes.size} pivots zero up to rounding"
     if found.on_diagonal:
         got += f", one in {named(pattern.output, int(found.order[zero[-1]]), 'row')}"
@@ -48,15 +52,9 @@ def check_regular(
             "the matrix is singular.",
             expected="pivots that are larger than the rounding of their terms",
             got=got,
-            fix="Add a multiple of `hotk.sparse.identity(A)`, or hold fixed what the "
-            f"matrix does not determine.{_exact(own > double)}",
+            fix=fix,
         )
     )
-
-
-def _exact(narrow: bool) -> str:
-    text = " If its entries are exact, give it in 64 bits: `A.astype(jnp.float64)`."
-    return text if narrow else ""
 
 
 def not_finite(pattern: Pattern, data: np.ndarray) -> str:

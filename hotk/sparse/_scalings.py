@@ -20,7 +20,7 @@ def alike_by_largest(
     *,
     start: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " n"]:
-    """Return the diagonal for which the largest entry of each row is one.
+    """Return the diagonal for which the largest entry of each row is about one.
 
     Args:
         pattern: The pattern of a symmetric matrix.
@@ -29,10 +29,13 @@ def alike_by_largest(
     """
     scale = np.ones(pattern.shape[0]) if start is None else start
     rows, cols, sizes = pattern.rows, pattern.cols, np.abs(values)
-    for _ in range(_ROUNDS if start is None else 2):
+    for _ in range(_ROUNDS):
         largest = np.zeros_like(scale)
         np.maximum.at(largest, rows, sizes * scale[rows] * scale[cols])
-        scale = scale / np.sqrt(np.where(largest > 0, largest, 1.0))
+        largest = np.where(largest > 0, largest, 1.0)
+        scale = scale / np.sqrt(largest)
+        if np.all((largest > 0.5) & (largest < 2)):
+            break
     return scale
 
 
@@ -41,7 +44,7 @@ def alike(pattern: Pattern, values: np.ndarray) -> Float[np.ndarray, " n"]:
 
     Its logarithms minimize $\sum_{ij} (\log |a_{ij}| + s_i + s_j)^2$ over the entries
     [1]. A scaling by the largest entry of each row alone may leave a regular matrix
-    singular up to rounding. Two rounds of that follow.
+    singular up to rounding. It follows.
 
     Args:
         pattern: The pattern of a symmetric matrix.

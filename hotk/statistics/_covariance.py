@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hotk._core import Scalar, Tracer, Vector, describe_tree
+from hotk._core import Scalar, Tracer, Vector, describe_tree, nan_on_purpose
 from hotk._dense import By
 from hotk._prepared import check_bytes
 from hotk.linop import (
@@ -18,6 +18,7 @@ from hotk.linop import (
     BlockDiagonal,
     space,
 )
+from hotk.rule import safe
 from hotk.sparse import Factorization
 
 
@@ -33,9 +34,7 @@ def _row(a: Float[Array, " n"], like: Array) -> Array:
 
 def lengths(rows: Float[Array, "*k m"]) -> Float[Array, "*k"]:
     """Return the norm of each row, also where squares of its entries underflow."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(rows), axis=-1, initial=0))
-    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
-    return unit * jnp.sqrt(jnp.sum((rows / unit[..., None]) ** 2, axis=-1))
+    return safe.norm(space.widened(rows), -1).astype(rows.dtype)
 
 
 class AbstractCovariance(AbstractSymmetricOperator):
@@ -96,15 +95,23 @@ class AbstractCovariance(AbstractSymmetricOperator):
             return AbstractOperator.matrix(
                 self, block_size, split=split, mesh_axis=mesh_axis
             )
-        n, dtype = self.size, self.dtype
-        alternatives = "`standard_errors`, `sample`, `interval`: these need no matrix"
-        check_bytes("covariance", n, n * n * dtype.itemsize, alternatives)
         roots = self.root_matrix()
         return _product(roots, roots.T)
 
+    def correlation(self) -> Float[Array, "n n"]:
+        """Return the correlation matrix; NaN where an error is zero."""
+        rows = self.root_matrix()
+        # of rows of length one: squares of small errors would be zero
+        with nan_on_purpose():
+            rows = rows / self.errors()[:, None]
+            return _product(rows, rows.T)
+
     def root_matrix(self) -> Float[Array, "n m"]:
         """Return the root as a matrix."""
-        return self.root_transposed(jnp.eye(self.size, dtype=self.dtype))
+        n = self.size
+        alternatives = "`standard_errors`, `sample`, `interval`: these need no matrix"
+        check_bytes("covariance", n, n * n * self.dtype.itemsize, alternatives)
+        return self.root_transposed(jnp.eye(n, dtype=self.dtype))
 
     def __repr__(self) -> str:
         """Show shapes and size."""

@@ -23,7 +23,6 @@ from hotk._core import (
     manual_axes,
     message,
     names_ours,
-    nan_on_purpose,
     split_point,
 )
 from hotk._dense import name_of
@@ -92,11 +91,7 @@ class NormalApproximation(AbstractReport, Generic[V]):
     @property
     def correlation(self) -> Float[Array, "n n"]:
         """The correlation matrix, in the order of `index`; NaN where one is held."""
-        rows = self.covariance_operator.root_matrix()
-        # of rows of length one: squares of small errors would be zero
-        with nan_on_purpose():
-            rows = rows / self.covariance_operator.errors()[:, None]
-            return jnp.matmul(rows, rows.T, precision="highest")
+        return self.covariance_operator.correlation()
 
     @property
     def standard_errors(self) -> V:

@@ -1213,8 +1213,8 @@ _SPARSE = [
     Flaw(
         "standard errors are roots of sums of squares as they are",
         "hotk/statistics/_covariance.py",
-        "    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)",
-        "    unit = jnp.ones_like(largest)",
+        "    return safe.norm(space.widened(rows), -1).astype(rows.dtype)",
+        "    return jnp.sqrt(jnp.sum(rows**2, axis=-1))",
         within("statistics/test_fit", "small_units_have_errors_or_are_refused"),
     ),
     Flaw(

@@ -292,6 +292,21 @@ def test_a_large_saddle_point_is_refused_before_its_matrix_is_computed():
     assert np.argmax(abs(direction)) == 17
 
 
+def test_matrices_of_many_parameters_are_refused_before_they_are_computed():
+    n = 700
+    f = lambda x: jnp.sum(x**2) / 2
+    found = hotk.laplace_approximation(f, jnp.zeros(n), form="diagonal")
+    close(found.standard_errors, np.ones(n))
+    hotk.set_memory_budget(2**20)
+    try:
+        with pytest.raises(hotk.TooLargeError, match="standard_errors"):
+            found.covariance  # noqa: B018
+        with pytest.raises(hotk.TooLargeError, match="standard_errors"):
+            found.correlation  # noqa: B018
+    finally:
+        hotk.set_memory_budget(None)
+
+
 def test_a_combination_that_the_data_do_not_determine_is_named():
     # In other units by ten powers: an eigenvalue of the whole matrix would not tell.
     potential = lambda p: (p["x"] + 1e5 * p["y"]) ** 2 + 1e-10 * p["z"] ** 2
