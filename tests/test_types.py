@@ -81,6 +81,8 @@ SHOWN = {
     "fit": "Fit[dict[str, Array]]",
     'fit.standard_errors["a"]': "Array",
     "fit.distribution.mode": "dict[str, Array]",
+    "hotk.laplace_approximation(f, x)": "NormalApproximation[Array]",
+    'hotk.laplace_approximation(loss, tree).standard_errors["a"]': "Array",
     "H @ v": "Array",
     "H @ H": "AbstractOperator[Array]",
     "T @ tree": "dict[str, Array]",

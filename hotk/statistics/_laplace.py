@@ -18,6 +18,7 @@ from hotk._core import (
     RealNumber,
     Scalar,
     Tracer,
+    V,
     Vector,
     Where,
     describe_tree,
@@ -60,7 +61,7 @@ _INFLATED, _MOST_CHANGE = 5.0, 0.3
 @names_ours
 def laplace_approximation(
     potential: Function,
-    mode: Point,
+    mode: V,
     *args: PyTree,
     form: Form = "full",
     curvature: AbstractOperator | None = None,
@@ -69,7 +70,7 @@ def laplace_approximation(
     prior_precision: PyTree[RealNumber] = None,
     key: RandomKey | None = None,
     where: Where = None,
-) -> NormalApproximation:
+) -> NormalApproximation[V]:
     r"""Approximate a posterior, or the errors of an estimate, by the Hessian at a mode.
 
     Laplace's approximation is the normal distribution $N(\hat\theta, H^{-1})$ with the
