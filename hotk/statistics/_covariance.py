@@ -12,12 +12,7 @@ from jaxtyping import Array, Float
 from hotk._core import Scalar, Tracer, Vector, describe_tree, nan_on_purpose
 from hotk._dense import By
 from hotk._prepared import check_bytes
-from hotk.linop import (
-    AbstractOperator,
-    AbstractSymmetricOperator,
-    BlockDiagonal,
-    space,
-)
+from hotk.linop import AbstractOperator, AbstractSymmetricOperator, BlockDiagonal, space
 from hotk.rule import safe
 from hotk.sparse import Factorization
 
