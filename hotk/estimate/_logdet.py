@@ -18,6 +18,7 @@ from hotk.linop import AbstractOperator
 
 from ._estimate import Estimate
 from ._gauss import logarithms
+from ._quadrature import Projected
 from ._spectrum import Spectrum, measured, trace_of
 
 
@@ -48,8 +49,7 @@ def logdet(
 
     Returns:
         An `Estimate` of the natural logarithm; exact, with an error of zero, where
-            `spectrum` is. Inside of a transformation, so in a derivative, it is the
-            estimate of the random vectors for small n as well.
+            `spectrum` is, with the derivatives of the determinant.
 
     Raises:
         NotPositiveDefiniteError: If a Ritz value is not positive by more than rounding,
@@ -78,10 +78,14 @@ def logdet(
         # nodes decide only whether there is a logarithm
         smallest, largest = map(lax.stop_gradient, (density.smallest, density.largest))
         positive = smallest > _limit(density, jnp.maximum(-smallest, largest))
-        if matrices is None:
-            trace = density.total(jnp.log(density.nodes))
-        else:
+        if isinstance(matrices, Projected):
             trace = trace_of(density, logarithms(matrices))
+        else:
+            # not by eigenvalues: equal ones have no second derivatives
+            pivots = jnp.diagonal(jnp.linalg.cholesky(matrices))
+            value = 2 * jnp.sum(jnp.log(pivots))
+            error = jnp.zeros_like(value)
+            trace = Estimate(value, error, density.products, density.method)
         # a factor: in reverse mode `where` alone would make derivatives zero
         factor = jnp.where(positive, 1, jnp.nan)
         value, error = (a * factor for a in (trace.value, trace.error))

@@ -13,13 +13,19 @@ from hotk._core import (
     AbstractReport,
     RandomKey,
     StructureError,
+    Tracer,
     describe,
     from_host,
     message,
     names_ours,
 )
 from hotk._prepared import jitted
-from hotk.linop import AbstractOperator, check_symmetric, spectrum_of
+from hotk.linop import (
+    AbstractOperator,
+    check_symmetric,
+    small_matrix,
+    spectrum_of,
+)
 
 from ._estimate import Estimate, averaged
 from ._gauss import rules
@@ -175,7 +181,10 @@ class Spectrum(AbstractReport):
 
 def _exact(values: Float[Array, " n"], samples: int) -> Spectrum:
     n = len(values)
-    nodes = from_host(np.tile(np.asarray(values), (samples, 1)))
+    if isinstance(values, Tracer):
+        nodes = jnp.tile(values, (samples, 1))
+    else:
+        nodes = from_host(np.tile(np.asarray(values), (samples, 1)))
     weights = from_host(np.full((samples, n), 1 / n, values.dtype))
     return Spectrum(nodes, weights, from_host(n, np.int32), n, "exact")
 
@@ -269,12 +278,13 @@ def spectrum(
     $v^T f(A) v$, whose mean over `v` is $\mathrm{tr} f(A) / n$ [1]. Isolated
     eigenvalues at the ends converge to all digits, the others to a density. It takes
     `samples * steps` products, or fewer where the Krylov spaces are exhausted. Where
-    the space has no more than `steps` dimensions (and no more than 128, outside of
-    transformations) it is exact: the eigenvalues of the matrix, from `n` products.
+    the space has no more than `steps` dimensions, and no more than 128, it is exact:
+    the eigenvalues of the matrix, from `n` products. Inside of `shard_map`, and inside
+    of other transformations for data on the host, it is always an estimate.
 
-    Derivatives, in both modes, are those of the estimate with its random vectors held
-    fixed; where rounding repeats a node, those of its whole weight. Reverse mode keeps
-    the basis of each step, for a block of vectors at once.
+    Derivatives, in both modes, are those of the eigenvalues, or of the estimate with
+    its random vectors held fixed; where rounding repeats a node, those of its whole
+    weight. Reverse mode keeps the basis of each step, for a block of vectors at once.
 
     Args:
         operator: A symmetric operator.
@@ -322,8 +332,11 @@ def measured(
     steps: int,
     block_size: int | None,
     progress: bool,
-) -> tuple[Spectrum, Projected | None]:
-    """Return a spectrum, and the projected matrices if it is not exact."""
+) -> tuple[Spectrum, Projected | Float[Array, "n n"] | None]:
+    """Return a spectrum, and what it was computed from inside of a transformation.
+
+    That are the projected matrices, or the matrix if it is exact.
+    """
     call = "spectrum(A, key)"
     key = check_arguments(call, operator, key)
     check_symmetric(call, operator)
@@ -332,6 +345,9 @@ def measured(
         values = spectrum_of(operator, over_data=True)
         if values is not None:
             return _exact(values, samples), None
+        matrix = small_matrix(operator)
+        if matrix is not None:
+            return _exact(jnp.linalg.eigvalsh(matrix), samples), matrix
     steps = min(steps, operator.size)
     found = projected(operator, key, samples, steps, block_size, progress)
     nodes, weights = rules(found)

@@ -6,8 +6,8 @@
     Eigenpairs EmpiricalFisherOperator FisherOperator GGNOperator HessianOperator
     Identity Index Inertia KFACOperator LeafBlocks Linearized LowRank Method Reason
     SampledFisherOperator Solution SparseOperator Symmetric by_iteration cg
-    check_symmetric cholesky eigh inertia loop minres nystrom solve space_of spectrum_of
-    steihaug
+    check_symmetric cholesky eigh inertia loop minres nystrom small_matrix solve
+    space_of spectrum_of steihaug
 """
 
 from . import space as space
@@ -21,7 +21,7 @@ from ._curvature import (
     GGNOperator as GGNOperator,
     SampledFisherOperator as SampledFisherOperator,
 )
-from ._direct import spectrum_of as spectrum_of
+from ._direct import small_matrix as small_matrix, spectrum_of as spectrum_of
 from ._driver import loop as loop
 from ._eigenpairs import Eigenpairs as Eigenpairs
 from ._eigh import eigh as eigh

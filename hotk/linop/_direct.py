@@ -14,7 +14,14 @@ import numpy.typing as npt
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import RealNumber, Tracer, Vector, from_host, in_trace
+from hotk._core import (
+    RealNumber,
+    Tracer,
+    Vector,
+    from_host,
+    in_trace,
+    manual_axes,
+)
 
 from . import space
 from ._linear_map import AbstractLinearMap
@@ -78,6 +85,29 @@ def spectrum_of(
     values = decomposed(matrix_on_host(operator))[0]
     like = operator.like
     return on_device(values, space.scalar_dtype(like), like)
+
+
+def small_matrix(operator: AbstractLinearMap) -> Float[Array, "n n"] | None:
+    """Return the matrix inside of a transformation, where it is cheap.
+
+    Args:
+        operator: An operator.
+
+    Returns:
+        The matrix, in at least single precision. `None` outside of a transformation, if
+        the space has more than 128 dimensions, and inside of `shard_map`, where there
+        may be no unit directions.
+
+    Example:
+        >>> H = hotk.HessianOperator(lambda x: jnp.sum(x**2), jnp.ones(2))
+        >>> hotk.linop.small_matrix(H) is None
+        True
+    """
+    if is_concrete(operator) or operator.on_host or manual_axes():
+        return None
+    if not 0 < space.dimension(operator.like) <= LARGEST:
+        return None
+    return operator.matrix().astype(space.scalar_dtype(operator.like))
 
 
 def decomposed(a: Matrix) -> tuple[Float[np.ndarray, " n"], Matrix]:

@@ -104,15 +104,46 @@ def tridiagonal(c, n):
     return jnp.diag(diagonal) + jnp.diag(beside, 1) + jnp.diag(beside, -1)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("n", [2, 12])
+def test_of_few_dimensions_it_is_exact_inside_of_transformations(n):
+    def found(c):
+        a = tridiagonal(c, n)
+        A = hotk.HessianOperator(lambda x: x @ a @ x / 2, jnp.zeros(n))
+        return logdet(A, KEY, samples=3)
+
+    c, h = 0.7, 1e-4
+    value = lambda c: found(c).value
+    known = lambda c: np.linalg.slogdet(tridiagonal(c, n))[1]
+    traced = jax.jit(found)(c)
+    assert (traced.method, int(traced.products)) == ("exact", n)
+    assert float(traced.error) == 0
+    close(traced.value, known(c), rtol=1e-12)
+    slope = (known(c + h) - known(c - h)) / (2 * h)
+    for derivative in (jax.grad(value)(c), jax.jvp(value, (c,), (1.0,))[1]):
+        close(derivative, slope, rtol=1e-6)
+    bent = (known(c + h) - 2 * known(c) + known(c - h)) / h**2
+    for second in (jax.hessian(value), jax.grad(jax.grad(value))):
+        close(second(c), bent, rtol=1e-5)
+
+
+def test_of_equal_eigenvalues_it_has_all_derivatives():
+    value = lambda c: logdet(hotk.Diagonal(c * jnp.ones(6)), KEY).value
+    close(jax.jit(value)(2.0), 6 * np.log(2))
+    close(jax.grad(value)(2.0), 6 / 2)
+    close(jax.hessian(value)(2.0), -6 / 4)
+    assert jnp.isnan(jax.jit(value)(-1.0))
+    assert jnp.isnan(jax.grad(value)(-1.0))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("n", [20])
 def test_derivatives_in_both_modes(n):
     c, h = 0.7, 1e-5
 
     def estimates(c):
         a = tridiagonal(c, n)
         A = hotk.HessianOperator(lambda x: x @ a @ x / 2, jnp.zeros(n))
-        return logdet(A, KEY, samples=30, steps=n).value
+        return logdet(A, KEY, samples=30, steps=n - 1).value
 
     # the estimate is one of fixed vectors: its differences, and by NumPy the truth
     run = jax.jit(estimates)
@@ -139,12 +170,13 @@ def test_the_gradient_where_the_krylov_space_ends_early():
 
 
 @pytest.mark.exhaustive
-def test_the_gradient_of_the_density():
+@pytest.mark.parametrize("steps", [7, 8])
+def test_the_gradient_of_the_density(steps):
     def moment(c):
         a = tridiagonal(c, 8)
         A = hotk.HessianOperator(lambda x: x @ a @ x / 2, jnp.zeros(8))
         return (
-            hotk.estimate.spectrum(A, KEY, samples=3, steps=8)
+            hotk.estimate.spectrum(A, KEY, samples=3, steps=steps)
             .integrate(jnp.square)
             .value
         )
@@ -152,6 +184,10 @@ def test_the_gradient_of_the_density():
     h = 1e-5
     run = jax.jit(moment)
     close(jax.grad(moment)(0.7), (run(0.7 + h) - run(0.7 - h)) / (2 * h), rtol=1e-6)
+    if steps == 8:
+        known = lambda c: float(np.sum(np.asarray(tridiagonal(c, 8)) ** 2))
+        slope = (known(0.7 + h) - known(0.7 - h)) / (2 * h)
+        close(jax.grad(moment)(0.7), slope, rtol=1e-7)
 
 
 @pytest.mark.exhaustive

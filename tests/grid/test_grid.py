@@ -39,6 +39,7 @@ NOT_HERE = {
     "can_differentiate locate_nan sparsity explain": "what is told, not computed",
     "cache_info clear_cache memory_budget set_memory_budget static": "of the cache",
     "linop.space_of linop.spectrum_of linop.loop linop.inertia": "parts of operators",
+    "linop.small_matrix": "parts of operators",
     "sparse.color sparse.diagonal sparse.identity sparse.factorization_work "
     "sparse.is_worth_factors sparse.hessian_if_sparse "
     "sparse.traced_hessian_if_sparse": "parts of sparse derivatives: tests/sparse",
