@@ -86,10 +86,13 @@ class Facts(NamedTuple):
 
     def __str__(self) -> str:
         """Name the functions that limit the modes, with their lines."""
-        parts = [f"`while_loop` at {place}" for place in self.loops[:3]]
-        parts += [f"`custom_vjp` at {place}" for place in self.custom_vjps[:3]]
-        parts += [f"`{place}`" for place in self.callbacks[:3]]
-        return ", ".join(parts)
+        # without a place if `f` itself is a function of JAX
+        at = lambda name, places: [
+            f"`{name}`" + (f" at {place}" if place else "") for place in places
+        ]
+        parts = at("while_loop", self.loops) + at("custom_vjp", self.custom_vjps)
+        parts += [f"`{place}`" for place in self.callbacks]
+        return ", ".join(list(dict.fromkeys(parts))[:6])
 
 
 def second_order_candidates(
