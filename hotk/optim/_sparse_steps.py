@@ -168,7 +168,7 @@ def _on_host(
     ) -> tuple[np.ndarray, ...]:
         v, right = np.asarray(values, np.float64), np.asarray(g, np.float64)
         given = [float(np.asarray(number)) for number in numbers]
-        finite = np.isfinite(v).all() and np.isfinite([*right, *given]).all()
+        finite = all(np.isfinite(a).all() for a in (v, right, given))
         if finite and right.any():
             results, count = compute(Shifted(matrix.pattern, v), right, *given)
         else:

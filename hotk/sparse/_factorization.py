@@ -345,7 +345,10 @@ class Shifted:
     """
 
     def __init__(self, pattern: Pattern, values: npt.ArrayLike) -> None:
-        self._pattern, self._values = pattern, np.array(values, np.float64)
+        found = np.asarray(values, np.float64)
+        # millions of entries in a callback: those of JAX cannot change
+        self._values = found.copy() if found.flags.writeable else found
+        self._pattern = pattern
 
     # Each is made when it is asked for: of millions of entries they take as long as a
     # third of the factors.
