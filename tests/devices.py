@@ -8,9 +8,10 @@ import textwrap
 
 def run_on_eight_devices(code: str) -> None:
     """Run code that prints `fine` at its end, compiled without optimizations."""
+    flags = os.getenv("XLA_FLAGS", "")
     environment = dict(
         os.environ,
-        XLA_FLAGS=f"{os.getenv('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8",
+        XLA_FLAGS=f"{flags} --xla_force_host_platform_device_count=8",
         JAX_PLATFORMS="cpu",
         # Each device waits for the others in a thread of its own; with fewer threads
         # than that, those that two cores get, the first to wait block the rest.

@@ -33,9 +33,10 @@ def run_in_processes(
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
+    flags = os.getenv("XLA_FLAGS", "")
     environment = dict(
         os.environ,
-        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+        XLA_FLAGS=f"{flags} --xla_force_host_platform_device_count={devices}",
         JAX_PLATFORMS="cpu",
         JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo",
         PJRT_NPROC="32",  # see `tests.devices`
