@@ -1,10 +1,9 @@
 """Solutions of equations, differentiated by the implicit function theorem."""
 
-import functools
 from collections.abc import Callable
 from typing import overload
 
-from hotk._core import Function
+from hotk._core import Function, describe, message
 
 from ._linear_solve import LinearSolver
 from ._solution import ImplicitFunction
@@ -84,11 +83,7 @@ def root(
         [2] Blondel et al. (2022). Efficient and modular implicit differentiation.
             NeurIPS.
     """
-    if solve is None:
-        return functools.partial(
-            root, residual, linear_solver=linear_solver, has_aux=has_aux
-        )
-    return ImplicitFunction(residual, solve, linear_solver, has_aux, "root")
+    return _of_solver(residual, solve, linear_solver, has_aux, "root")
 
 
 @overload
@@ -159,11 +154,7 @@ def minimum(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 15.
             SIAM.
     """
-    if solve is None:
-        return functools.partial(
-            minimum, objective, linear_solver=linear_solver, has_aux=has_aux
-        )
-    return ImplicitFunction(objective, solve, linear_solver, has_aux, "minimum")
+    return _of_solver(objective, solve, linear_solver, has_aux, "minimum")
 
 
 @overload
@@ -233,8 +224,32 @@ def fixed_point(
         [1] Griewank and Walther (2008). Evaluating Derivatives, 2nd ed., chapter 15.
             SIAM.
     """
-    if solve is None:
-        return functools.partial(
-            fixed_point, step, linear_solver=linear_solver, has_aux=has_aux
+    return _of_solver(step, solve, linear_solver, has_aux, "fixed point")
+
+
+def _of_solver(
+    equation: Function,
+    solve: Function | None,
+    linear_solver: LinearSolver | None,
+    has_aux: bool,
+    problem: str,
+) -> Function | Callable[[Function], Function]:
+    if solve is not None:
+        return ImplicitFunction(equation, solve, linear_solver, has_aux, problem)
+
+    def decorate(*solver: Function) -> Function:
+        if len(solver) == 1 and callable(solver[0]):
+            return _of_solver(equation, solver[0], linear_solver, has_aux, problem)
+        name = problem.replace(" ", "_")
+        raise TypeError(
+            message(
+                f"{name}(equation)(solve)",
+                "the solver is missing.",
+                expected="a function `solve(x0, *theta)`, which finds the solution",
+                got=", ".join(map(describe, solver)),
+                fix=f"Write `hotk.rule.{name}(equation, solve)(x0, *theta)`: the rule "
+                "gives derivatives, and finds no solution by itself.",
+            )
         )
-    return ImplicitFunction(step, solve, linear_solver, has_aux, "fixed point")
+
+    return decorate

@@ -439,3 +439,10 @@ def test_a_singular_matrix_is_told_in_any_units(n, seed):
     x = np.asarray(hotk.rule.linear_solve(product(a), b))
     # The residual beside what it is a sum of: the solution is as good as rounding lets.
     assert np.all(np.abs(a @ x - 1) <= 1e-13 * n * (np.abs(a) @ np.abs(x) + 1))
+
+
+@pytest.mark.parametrize("rule", ["root", "minimum", "fixed_point"])
+def test_a_rule_without_a_solver_says_so(rule):
+    missing = getattr(hotk.rule, rule)(lambda x, a: x**2 - a)
+    with pytest.raises(TypeError, match=rf"hotk\.rule\.{rule}\(equation, solve\)"):
+        missing(jnp.ones(()), 2.0)
