@@ -97,6 +97,8 @@ class Iterate(NamedTuple):
 _SHORT = 1e-3
 # How many roundings of its size a sum of terms is off by.
 _TERMS = 8
+# The root of the rounding would be three digits in single precision.
+_RELATIVE = 1e-5
 
 
 def chunk(
@@ -340,11 +342,15 @@ def _fields(state: optax.OptState, *names: str) -> list[Any] | None:
 
 
 def _little(y: Scalar, highest: Scalar) -> Scalar:
-    """Return what a decrease is little beside: the value, or where that is zero at the
-    minimum the rounding of the largest one, or of one.
+    """Return a decrease that is little beside the value.
+
+    Where that is zero at the minimum, it is itself little beside the largest one: as a
+    sum of squares of what has been rounded beside its largest size.
     """
-    eps = jnp.finfo(highest.dtype).eps
-    return jnp.maximum(eps**0.5 * jnp.abs(y), eps * jnp.minimum(highest, 1))
+    eps = float(jnp.finfo(highest.dtype).eps)
+    zero = eps**2 * highest
+    relative = min(eps**0.5, _RELATIVE) * jnp.abs(y)
+    return jnp.where(jnp.abs(y) <= zero, zero, relative)
 
 
 def _smallest_curvature(state: optax.OptState, dtype: DTypeLike) -> Scalar:

@@ -230,10 +230,10 @@ def globalized_step(
         below = (predicted > 0) & (predicted <= noise) & (jnp.abs(actual) <= noise)
         doubtful = sensible & ~taken & below
         ratio = jnp.where(taken, ratio, -jnp.inf)
-        rest = trial.rest
-        if rest is None:
-            whole = is_newton_step(trial.damping * space.norm(step) / size)
-            rest = jnp.where(whole, 0, jnp.inf)
+        whole = is_newton_step(trial.damping * space.norm(step) / size)
+        # a whole step along negative curvature has no end
+        ends = whole if trial.rest is None else whole | (trial.curvature >= 0)
+        rest = jnp.where(ends, 0 if trial.rest is None else trial.rest, jnp.inf)
         newton_decrease = (predicted + rest).astype(dtype)
         return _Trials(
             step=step,  # the last one: no vector of an earlier one is kept

@@ -157,6 +157,8 @@ def _newton(
         given, least = (a.astype(matrix.dtype) for a in (damping, least))
         p, tau, attempts = _factorized(scaled, g, finite, given, least)
         rest = along_variables(g - scaled @ p, jnp.diagonal(scaled))
+        bent = (attempts > 1) & _bends_down(scaled)
+        rest = jnp.where(bent, jnp.inf, rest)  # a whole step along it has no end
         solver = LinearSolver.dense
     step = space.unflattened(p / unit, space.widened(gradient))
     descends = finite & (g @ p > 0)
@@ -172,6 +174,14 @@ def _newton(
     decrease = jnp.where(tells, g @ p / 2 + rest, jnp.inf).astype(dtype)
     tau, scale = tau.astype(dtype), scale.astype(dtype)
     return step, NewtonState(tau, attempts, decrease, outcome, solver, scale)
+
+
+def _bends_down(matrix: Float[Array, "n n"]) -> Bool[Array, ""]:
+    """Whether curvature is negative beyond rounding: sums of products lose digits."""
+    sizes = jnp.sqrt(jnp.abs(jnp.diagonal(matrix)))
+    unit = jnp.where(sizes > 0, sizes, 1)
+    noise = jnp.finfo(matrix.dtype).eps ** (2 / 3) * jnp.eye(len(matrix))
+    return ~space.is_finite(jnp.linalg.cholesky(matrix / unit / unit[:, None] + noise))
 
 
 def _factorized(
