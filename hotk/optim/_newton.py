@@ -180,8 +180,10 @@ def _bends_down(matrix: Float[Array, "n n"]) -> Bool[Array, ""]:
     """Whether curvature is negative beyond rounding: sums of products lose digits."""
     sizes = jnp.sqrt(jnp.abs(jnp.diagonal(matrix)))
     unit = jnp.where(sizes > 0, sizes, 1)
-    noise = jnp.finfo(matrix.dtype).eps ** (2 / 3) * jnp.eye(len(matrix))
-    return ~space.is_finite(jnp.linalg.cholesky(matrix / unit / unit[:, None] + noise))
+    noise = float(jnp.finfo(matrix.dtype).eps) ** (2 / 3)
+    eye = jnp.eye(len(matrix), dtype=matrix.dtype)
+    scaled = matrix / unit[None] / unit[:, None]
+    return ~space.is_finite(jnp.linalg.cholesky(scaled + noise * eye))
 
 
 def _factorized(
