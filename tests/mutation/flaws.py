@@ -1201,6 +1201,20 @@ _SPARSE = [
         ),
     ),
     Flaw(
+        "a decrease is little beside the rounding of the largest value",
+        "hotk/optim/_chunk.py",
+        "    return jnp.where(jnp.abs(y) <= zero, zero, relative)",
+        "    return jnp.maximum(relative, eps * jnp.minimum(highest, 1))",
+        within("optim/test_scale", "a_small_unit_of_the_function_is_no_convergence"),
+    ),
+    Flaw(
+        "negative curvature below the first shift is rounding",
+        "hotk/optim/_newton.py",
+        "        bent = (attempts > 1) & _bends_down(scaled)",
+        "        bent = (attempts > 100) & _bends_down(scaled)",
+        within("optim/test_scale", "a_small_unit_of_the_function_is_no_convergence"),
+    ),
+    Flaw(
         "a rise is the difference of large potentials",
         "hotk/statistics/_refits.py",
         "    if known or not math.isfinite(difference):",

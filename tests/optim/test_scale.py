@@ -143,3 +143,57 @@ def test_a_first_step_does_not_leave_the_domain_along_a_flat_direction():
         transform.update(g, transform.init(x), x, value_fn=objective)
         jax.effects_barrier()
     assert 100 < max(met) < 1000
+
+
+def _wood(x):
+    return (
+        100 * (x[1] - x[0] ** 2) ** 2
+        + (1 - x[0]) ** 2
+        + 90 * (x[3] - x[2] ** 2) ** 2
+        + (1 - x[2]) ** 2
+        + 10 * (x[1] + x[3] - 2) ** 2
+        + 0.1 * (x[1] - x[3]) ** 2
+    )
+
+
+def _brown(x):
+    return (x[0] - 1e6) ** 2 + (x[1] - 2e-6) ** 2 + (x[0] * x[1] - 2) ** 2
+
+
+def _freudenstein_and_roth(x):
+    a = x[0] - 13 + ((5 - x[1]) * x[1] - 2) * x[1]
+    b = x[0] - 29 + ((x[1] + 1) * x[1] - 14) * x[1]
+    return a**2 + b**2
+
+
+def _with_a_constant(x):
+    return 1000 + jnp.sum((x - 1) ** 2) + jnp.sum((x - 1) ** 4)
+
+
+# Starts far away, or where the function bends down, and the values of the minima: by
+# hand, and of More, Garbow and Hillstrom (1981), problems 14, 4 and 2.
+FAR = {
+    "Wood": (_wood, [-3.0, -1.0, -3.0, -1.0], [0.0]),
+    "Brown": (_brown, [100.0, 100.0], [0.0]),
+    "Freudenstein and Roth": (_freudenstein_and_roth, [50.0, -200.0], [0.0, 48.98425]),
+    "a constant": (_with_a_constant, [200.0, 300.0], [1000.0]),
+}
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("method", ["trust_region", "newton", "cubic_newton"])
+@pytest.mark.parametrize("name", FAR)
+def test_a_small_unit_of_the_function_is_no_convergence(name, method, default_settings):
+    """Every gradient is small then: runs ended at 1e12, at a saddle, at 161."""
+    f, start, minima = FAR[name]
+    transform = getattr(optim, method)()
+    for unit in (1e-4, 1e-10, 1e-20):
+        found = optim.minimize(
+            lambda x, unit: unit * f(x),
+            jnp.array(start, jnp.float32),
+            transform,
+            args=(jnp.float32(unit),),
+        )
+        assert bool(found.converged)
+        value = float(f(found.x))
+        assert min(abs(value - known) for known in minima) < 2e-3 * max(value, 0.01)
