@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from hotk._core import Gradient, Scalar, Where, from_host, while_loop
+from hotk._core import Gradient, Scalar, Where, cond, from_host, while_loop
 from hotk.linop import space
 
 from ._extra_args import restricted
@@ -157,7 +157,8 @@ def _newton(
         given, least = (a.astype(matrix.dtype) for a in (damping, least))
         p, tau, attempts = _factorized(scaled, g, finite, given, least)
         rest = along_variables(g - scaled @ p, jnp.diagonal(scaled))
-        bent = (attempts > 1) & _bends_down(scaled)
+        never = lambda _: jnp.zeros((), bool)  # the first factorization succeeded
+        bent = cond(attempts > 1, _bends_down, never, scaled)
         rest = jnp.where(bent, jnp.inf, rest)  # a whole step along it has no end
         solver = LinearSolver.dense
     step = space.unflattened(p / unit, space.widened(gradient))

@@ -1210,8 +1210,8 @@ _SPARSE = [
     Flaw(
         "negative curvature below the first shift is rounding",
         "hotk/optim/_newton.py",
-        "        bent = (attempts > 1) & _bends_down(scaled)",
-        "        bent = (attempts > 100) & _bends_down(scaled)",
+        "        bent = cond(attempts > 1, _bends_down, never, scaled)",
+        "        bent = cond(attempts > 100, _bends_down, never, scaled)",
         within("optim/test_scale", "a_small_unit_of_the_function_is_no_convergence"),
     ),
     Flaw(
