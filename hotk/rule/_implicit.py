@@ -67,6 +67,7 @@ def root(
             or `solve` returns no pair with `has_aux=True`.
         TooLargeError: If it is differentiated, the solution has more than 2048 numbers
             and there is no `linear_solver`.
+        TypeError: If `solve` is left out, and what is decorated is no function.
 
     Example:
         >>> @hotk.rule.root(lambda x, a: x**2 - a)
@@ -142,6 +143,7 @@ def minimum(
         OutputError: If `solve` returns no pair with `has_aux=True`.
         TooLargeError: If it is differentiated, the minimum has more than 2048 numbers
             and there is no `linear_solver`.
+        TypeError: If `solve` is left out, and what is decorated is no function.
 
     Example:
         >>> ridge = lambda w, c: jnp.sum((w - 1) ** 2) + c * jnp.sum(w**2)
@@ -212,6 +214,7 @@ def fixed_point(
             returns no pair with `has_aux=True`.
         TooLargeError: If it is differentiated, the point has more than 2048 numbers and
             there is no `linear_solver`.
+        TypeError: If `solve` is left out, and what is decorated is no function.
 
     Example:
         >>> step = lambda x, a: (x + a / x) / 2
