@@ -335,7 +335,7 @@ def measured(
 ) -> tuple[Spectrum, Projected | Float[Array, "n n"] | None]:
     """Return a spectrum, and what it was computed from inside of a transformation.
 
-    That are the projected matrices, or the matrix if it is exact.
+    These are the projected matrices, or the matrix if the spectrum is exact.
     """
     call = "spectrum(A, key)"
     key = check_arguments(call, operator, key)
