@@ -31,6 +31,7 @@ _NOT_OWN = frozenset(
         *("__annotate_func__", "__annotations_cache__", "__type_params__"),
         *("__protocol_attrs__", "_is_protocol", "_is_runtime_protocol"),
         *("__non_callable_proto_members__", "__classcell__", "__signature__"),
+        "__slotnames__",  # kept there by the first `copy.copy` of an object
     }
 )
 

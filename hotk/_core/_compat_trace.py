@@ -78,10 +78,7 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
         if self._is_staged((val,)):
             return super().stage_value(val)
         if isinstance(outside, _jax_core.EvalTrace) and isinstance(val, np.ndarray):
-            # JAX would compile the identity for it. A copy, as it may be written to.
-            dtype = jax.dtypes.canonicalize_dtype(val.dtype)
-            with _jax_core.set_current_trace(outside):
-                return jax.device_put(np.array(val, dtype=dtype, copy=True))
+            return _placed(val)
         return outside.stage_value(val)
 
     def process_primitive(
@@ -100,6 +97,8 @@ class _Eager(_partial_eval.DynamicJaxprTrace):
         if _is_of_integers(arrays, params):
             # Indices: those that an outer trace computes would not be known.
             outside = _jax_core.eval_trace
+            if primitive.name == "iota" and _is_plain(**params):
+                return _placed(_iota(**params))
         with _jax_core.set_current_trace(outside):
             return outside.process_primitive(primitive, arrays, params)
 
@@ -132,6 +131,29 @@ class _EagerButForHost(_Eager):
 
     __slots__ = ()
     host = False
+
+
+def _placed(numbers: np.ndarray) -> Array:
+    """Hand an array to JAX, which would compile the identity for it."""
+    dtype = jax.dtypes.canonicalize_dtype(numbers.dtype)
+    with _jax_core.set_current_trace(_jax_core.eval_trace):
+        # a copy, as it may be written to
+        return jax.device_put(np.array(numbers, dtype=dtype, copy=True))
+
+
+def _is_plain(shape: tuple[object, ...], sharding: object, **_: object) -> bool:
+    """Whether `_iota` has all it needs: sizes may be symbols, in what is exported."""
+    return sharding is None and all(type(size) is int for size in shape)
+
+
+def _iota(
+    dtype: np.dtype, shape: tuple[int, ...], dimension: int, sharding: None
+) -> np.ndarray:
+    """Count along an axis: JAX would compile a program for each shape."""
+    del sharding
+    counted = np.arange(shape[dimension]).astype(dtype)
+    others = [axis for axis in range(len(shape)) if axis != dimension]
+    return np.broadcast_to(np.expand_dims(counted, others), shape)
 
 
 def _is_of_integers(arrays: Sequence[Any], params: Mapping[str, Any]) -> bool:

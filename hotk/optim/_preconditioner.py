@@ -204,7 +204,7 @@ def preconditioner_at(
     """Return the preconditioner of an update; see `Preconditioning.at`."""
     if choice is None or state is None:
         return KeptPreconditioner(None, None)
-    assert isinstance(curvature, LinearizedHessian)  # as `Local.linearized` makes it
+    assert isinstance(curvature, LinearizedHessian)  # as `AtPoint.linearized` makes it
     captured: Any = numbers["captured"]
     every = numbers["update_every"]
     return KeptPreconditioner(*choice.at(name, captured, state, curvature, every))

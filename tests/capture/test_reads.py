@@ -1,5 +1,7 @@
 """What a function does not read off an object can change freely."""
 
+import copy
+import dataclasses
 import types
 
 import jax
@@ -66,6 +68,25 @@ def test_a_training_loop_is_traced_once(captured):
     loop.net = lambda p, X: p * X + 1
     assert close(hotk.gradient(f, X), 4 * (2 * X + 1) / 3)
     assert traces() == 2
+
+
+def test_a_copy_of_an_object_changes_nothing_of_its_class():
+    @jax.tree_util.register_static
+    @dataclasses.dataclass(frozen=True)
+    class Static:  # noqa: B903
+        value: float
+
+    static = Static(2.0)
+    for _ in range(3):
+        f = lambda x: jnp.sum(whole(static) * x**2)
+        assert close(hotk.gradient(f, X), 4 * X)
+        copy.copy(static)  # Python keeps `__slotnames__` in the class
+        assert "__slotnames__" in vars(Static)
+    assert traces() == 1
+
+
+def whole(static):
+    return [static][0].value
 
 
 def test_a_loop_in_a_global_is_traced_once():

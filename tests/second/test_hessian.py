@@ -126,6 +126,13 @@ def test_one_program_whether_the_blocks_fit_or_not(block_size):
     assert count() == 1
 
 
+def test_the_directions_of_a_block_compile_nothing_else():
+    x = jnp.linspace(0.0, 1.0, 37)  # sizes that no other test has
+    with compiles() as count:
+        hotk.hessian(lambda x: chain(x) + 11, x, block_size=11)
+    assert count() == 1
+
+
 @each_nesting
 def test_is_symmetric_to_the_last_bits(nesting):
     got = np.asarray(hotk.hessian(chain, X, mode=getattr(hotk, nesting)))
