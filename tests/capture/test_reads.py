@@ -73,7 +73,7 @@ def test_a_training_loop_is_traced_once(captured):
 def test_a_copy_of_an_object_changes_nothing_of_its_class():
     @jax.tree_util.register_static
     @dataclasses.dataclass(frozen=True)
-    class Static:  # noqa: B903
+    class Static:
         value: float
 
     static = Static(2.0)
