@@ -186,7 +186,8 @@ def _halves_differ(pattern: Pattern, numbers: np.ndarray, order: np.ndarray) -> 
     at = pattern.rows == pattern.cols
     diagonal[pattern.rows[at]] = np.abs(numbers[at])
     # Terms of a semi-definite sum are no larger than the roots of the diagonal.
-    terms = np.sqrt(diagonal[pattern.rows] * diagonal[pattern.cols])
+    roots = np.sqrt(diagonal)
+    terms = roots[pattern.rows] * roots[pattern.cols]
     largest = np.maximum(np.maximum(np.abs(numbers), np.abs(numbers[order])), terms)
     return not (np.abs(numbers - numbers[order]) <= eps * largest).all()
 

@@ -305,9 +305,10 @@ class SparseMatrix(AbstractForms):
     def logdet(self) -> Scalar:
         r"""Compute the log-determinant of a positive definite matrix, NaN of another.
 
-        By SciPy's SuperLU on the host, also inside of `jit`. There is a first
-        derivative, $\partial \log\det A / \partial A_{ij} = (A^{-1})_{ij}$. A second
-        one is an error in reverse mode, and NaN in forward mode.
+        By SciPy's SuperLU on the host, also inside of `jit`. There are two derivatives,
+        $\partial \log\det A / \partial A_{ij} = (A^{-1})_{ij}$ and that of it along a
+        symmetric T, the entries of $-A^{-1} T A^{-1}$ on the pattern. Each takes a few
+        factorizations. A third one is an error in reverse mode, NaN in forward mode.
 
         Raises:
             ValueError: If the matrix is not known to be symmetric.

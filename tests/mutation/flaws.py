@@ -1201,6 +1201,16 @@ _SPARSE = [
         ),
     ),
     Flaw(
+        "a second derivative of a sparse log-determinant is that along one triangle",
+        "hotk/sparse/_selected.py",
+        "    tangent = (tangent + tangent[across]) / 2",
+        "    tangent = tangent[across]",
+        within(
+            "sparse/test_selected",
+            "second_derivatives_by_the_entries_are_those_of_symmetric_matrices",
+        ),
+    ),
+    Flaw(
         "a decrease is little beside the rounding of the largest value",
         "hotk/optim/_chunk.py",
         "    return jnp.where(jnp.abs(y) <= zero, zero, relative)",

@@ -81,8 +81,77 @@ def test_the_derivative_of_the_log_determinant_is_the_inverse():
     n = len(dense)
     close(jax.vmap(of)(batch)[1] - of(A.values), n * np.log(2), rtol=1e-12)
     assert np.isnan(of(-A.values))
-    with pytest.raises(hotk.HotkError, match=r"A\.logdet\(\)"):
-        jax.jacrev(jax.grad(of))(A.values)
+
+
+def of_numbers(A):
+    """Return the log-determinant of symmetric changes of A, and that of JAX."""
+    entries = np.random.default_rng(3).normal(size=(2, A.nnz))
+    across = np.lexsort((A.rows, A.cols))
+    entries = jnp.asarray(entries + entries[:, across]) / 200
+
+    def values(t):
+        return A.values * jnp.exp(t[0] / 3) + jnp.sin(t[1:]) @ entries
+
+    def dense(t):
+        matrix = jnp.zeros(A.shape).at[A.rows, A.cols].set(values(t))
+        return jnp.linalg.slogdet(matrix)[1]
+
+    return lambda t: hotk.SparseMatrix(values(t), A.pattern).logdet(), dense
+
+
+def test_second_derivatives_by_the_entries_are_those_of_symmetric_matrices():
+    A = of_scipy(arrow(5))
+
+    def dense(values):
+        matrix = jnp.zeros(A.shape).at[A.rows, A.cols].set(values)
+        return jnp.linalg.slogdet((matrix + matrix.T) / 2)[1]
+
+    of = lambda values: hotk.SparseMatrix(values, A.pattern).logdet()
+    close(jax.hessian(of)(A.values), jax.hessian(dense)(A.values), rtol=1e-12)
+    batch = jnp.stack([A.values, 2 * A.values])
+    close(jax.vmap(jax.hessian(of))(batch), jax.vmap(jax.hessian(dense))(batch))
+
+
+def test_second_derivatives_in_any_units():
+    matrix, units = chain(20).toarray(), np.logspace(-100, 100, 20)
+    A = of_scipy(matrix * units * units[:, None])
+    along = np.where(matrix, np.cos(np.add.outer(np.arange(20), np.arange(20))), 0.0)
+    entries = (along * units * units[:, None])[A.rows, A.cols]
+    of = lambda t: hotk.SparseMatrix(A.values + t * entries, A.pattern).logdet()
+    dense = lambda t: jnp.linalg.slogdet(matrix + t * along)[1]
+    close(jax.hessian(of)(0.0), jax.hessian(dense)(0.0), rtol=1e-12)
+
+
+def test_second_derivatives_of_what_is_not_definite():
+    A = of_scipy(chain(5))
+    of = lambda t: hotk.SparseMatrix(t * A.values, A.pattern).logdet()
+    assert np.isnan(jax.hessian(of)(-1.0))
+    close(jax.hessian(of)(2.0), -5 / 4)
+    single = hotk.SparseMatrix(A.values.astype(jnp.float32), A.pattern)
+    of = lambda t: hotk.SparseMatrix(t * single.values, A.pattern).logdet()
+    second = jax.hessian(of)(jnp.float32(2))
+    assert second.dtype == jnp.float32
+    close(second, np.float32(-5 / 4))
+    with pytest.raises(hotk.ModeError, match=r"two derivatives of it at most"):
+        jax.jacrev(jax.hessian(of))(jnp.float32(2))
+
+
+SECOND = {
+    "forward, reverse": jax.hessian,
+    "reverse, forward": lambda f: jax.jacrev(jax.jacfwd(f)),
+    "reverse, reverse": lambda f: jax.jacrev(jax.jacrev(f)),
+    "forward, forward": lambda f: jax.jacfwd(jax.jacfwd(f)),
+    "jit": lambda f: jax.jit(jax.hessian(f)),
+    "hotk": lambda f: lambda t: hotk.hessian(f, t),
+}
+
+
+@pytest.mark.parametrize("how", SECOND)
+@pytest.mark.parametrize("name", MATRICES)
+def test_second_derivatives_of_the_log_determinant(name, how):
+    of, dense = of_numbers(of_scipy(MATRICES[name]))
+    t = jnp.array([0.3, -0.2, 0.5])
+    close(SECOND[how](of)(t), jax.hessian(dense)(t), rtol=1e-9, atol=1e-12)
 
 
 def test_what_has_no_selected_inverse_is_refused(as_user):
