@@ -169,6 +169,36 @@ def test_what_has_no_selected_inverse_is_refused(as_user):
 
 
 @pytest.mark.exhaustive
+def test_the_hessian_of_an_evidence():
+    """Against Newton's method step by step and dense matrices."""
+    n = 30
+    counts = jnp.asarray(np.random.default_rng(0).poisson(3.0, n), float)
+
+    def energy(z, theta):
+        prior = jnp.sum(jnp.diff(z) ** 2) + 0.1 * jnp.sum((z - theta[1]) ** 2)
+        return jnp.exp(theta[0]) * prior / 2 + jnp.sum(jnp.exp(z) - counts * z)
+
+    def evidence(theta):
+        newton = hotk.optim.newton(linear_solver="sparse")
+        arguments = {"args": (theta,), "transform": newton, "tol": 1e-10}
+        z = hotk.optim.minimize(energy, jnp.zeros(n), **arguments).x
+        return energy(z, theta) + hotk.sparse_hessian(energy, z, theta).logdet() / 2
+
+    def dense(theta):
+        z = jnp.zeros(n)
+        for _ in range(12):  # the last ones double the order that is exact
+            g, H = (d(energy)(z, theta) for d in (jax.grad, jax.hessian))
+            z = z - jnp.linalg.solve(H, g)
+        H = jax.hessian(energy)(z, theta)
+        return energy(z, theta) + jnp.linalg.slogdet(H)[1] / 2
+
+    theta = jnp.array([1.0, 0.5])
+    known = jax.jit(jax.jacfwd(jax.jacfwd(dense)))(theta)
+    close(jax.hessian(evidence)(theta), known, rtol=1e-7)
+    close(hotk.hessian(evidence, theta), known, rtol=1e-7)
+
+
+@pytest.mark.exhaustive
 def test_a_hundred_thousand_variables():
     """The variances of an autoregression are known: 1 / (1 - a^2) in its middle."""
     n, a = 100_000, 0.9
