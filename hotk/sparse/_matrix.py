@@ -10,13 +10,7 @@ import numpy.typing as npt
 from jax.typing import DTypeLike
 from jaxtyping import Array, Inexact, PyTree
 
-from hotk._core import (
-    Scalar,
-    StructureError,
-    Vector,
-    describe,
-    extra,
-)
+from hotk._core import Scalar, StructureError, Tracer, Vector, describe, extra
 from hotk._dense import is_complex, unflattened
 
 from ._arithmetic import added, check_halves, multiplied, scaled, symmetric_if_seen
@@ -26,7 +20,7 @@ from ._factor_errors import not_definite
 from ._factorization import Factorization, solve
 from ._forms import AbstractForms
 from ._pattern import Pattern
-from ._selected import log_determinant
+from ._selected import differentiable_inverse, log_determinant
 from ._vectors import apply, check_one
 
 
@@ -319,14 +313,18 @@ class SparseMatrix(AbstractForms):
         """Compute the entries of the inverse where the matrix has entries.
 
         See `hotk.sparse.Factorization.selected_inverse`. For a precision matrix these
-        are the variances, and the covariances of neighbors.
+        are the variances, and the covariances of neighbors. Inside of `jit` it works
+        too, and it has a first derivative; what is not positive definite gives NaN
+        there.
 
         Raises:
             NotPositiveDefiniteError: If the matrix is not positive definite.
             ValueError: If it is not symmetric.
-            TypeError: If the values are traced.
         """
-        entries = self.cholesky().selected_inverse()
+        if isinstance(self.values, Tracer):
+            entries = differentiable_inverse(self.pattern, self.values)
+        else:
+            entries = self.cholesky().selected_inverse()
         return SparseMatrix(jnp.asarray(entries, self.dtype), self.pattern)
 
     # ----- Parts

@@ -26,16 +26,62 @@ def log_determinant(pattern: Pattern, values: Float[Array, " nnz"]) -> Scalar:
 
     The derivative by the entries is the inverse, of which those on the pattern count.
     """
+    values = _checked(pattern, values, "A.logdet()")
+
+    @jax.custom_jvp
+    def of(values: Array) -> Scalar:
+        return _on_host(pattern, values, False)[0]
+
+    @of.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Scalar, Scalar]:
+        value, inverse = _with_inverse(pattern, *primals)
+        return value, jnp.vdot(inverse, *tangents)
+
+    return of(values)
+
+
+def differentiable_inverse(
+    pattern: Pattern, values: Float[Array, " nnz"]
+) -> Float[Array, " nnz"]:
+    """Return entries of the inverse where a matrix has entries, differentiable once.
+
+    They are NaN if the matrix is not positive definite.
+    """
+    return _with_inverse(pattern, _checked(pattern, values, "A.selected_inverse()"))[1]
+
+
+def _checked(pattern: Pattern, values: Array, call: str) -> Array:
+    """Return the values in single precision at least."""
     check_one(values)
     if not pattern.symmetric or jnp.iscomplexobj(values):
         raise ValueError(
-            "`A.logdet()`: the matrix is not known to be real and symmetric; if it "
+            f"`{call}`: the matrix is not known to be real and symmetric; if it "
             "is up to rounding, take `A.symmetrized()`, or make it with "
             "`symmetric=True`."
         )
-    dtype = promoted(values.dtype, jnp.float32)
+    return values.astype(promoted(values.dtype, jnp.float32))
 
-    def host(values: Any, inverse: bool) -> tuple[np.ndarray, ...]:
+
+def _with_inverse(pattern: Pattern, values: Array) -> tuple[Scalar, Array]:
+    """Return the log-determinant and the entries of the inverse."""
+
+    @jax.custom_jvp
+    def both(values: Array) -> tuple[Scalar, Array]:
+        return _on_host(pattern, values, True)
+
+    @both.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> Any:
+        (value, inverse), [tangent] = both(*primals), tangents
+        [turned] = apply_linear(_Congruence(pattern), list(primals), [tangent])
+        return (value, inverse), (jnp.vdot(inverse, tangent), jnp.negative(turned))
+
+    return both(values)
+
+
+def _on_host(pattern: Pattern, values: Array, inverse: bool) -> Any:
+    dtype = values.dtype
+
+    def host(values: Any) -> tuple[np.ndarray, ...]:
         found = _definite_factors(pattern, np.asarray(values, np.float64))
         if found is None:
             nan = np.array(np.nan, dtype)
@@ -46,27 +92,7 @@ def log_determinant(pattern: Pattern, values: Float[Array, " nnz"]) -> Scalar:
         return value, selected_inverse(found, pattern).astype(dtype)
 
     types = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(values.shape, dtype)
-
-    @jax.custom_jvp
-    def with_inverse(values: Array) -> tuple[Scalar, Array]:
-        return _on_host(lambda a: host(a, True), types, values)
-
-    @with_inverse.defjvp
-    def _(primals: tuple[Array], tangents: tuple[Array]) -> Any:
-        (value, inverse), [tangent] = with_inverse(*primals), tangents
-        [turned] = apply_linear(_Congruence(pattern), list(primals), [tangent])
-        return (value, inverse), (jnp.vdot(inverse, tangent), jnp.negative(turned))
-
-    @jax.custom_jvp
-    def of(values: Array) -> Scalar:
-        return _on_host(lambda a: host(a, False), types[:1], values)[0]
-
-    @of.defjvp
-    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Scalar, Scalar]:
-        value, inverse = with_inverse(*primals)
-        return value, jnp.vdot(inverse, *tangents)
-
-    return of(values.astype(dtype))
+    return _called(host, types if inverse else types[:1], values)
 
 
 def _definite_factors(
@@ -76,7 +102,7 @@ def _definite_factors(
     return definite_factors(pattern, values) if finite else None
 
 
-def _on_host(
+def _called(
     host: Callable[..., tuple[np.ndarray, ...]],
     types: tuple[jax.ShapeDtypeStruct, ...],
     *arrays: Array,
@@ -108,14 +134,15 @@ class _Congruence(AbstractLinear):
             return (_congruence(self.pattern, data, along).astype(values.dtype),)
 
         types = (jax.ShapeDtypeStruct(values.shape, values.dtype),)
-        [found] = _on_host(host, types, jax.lax.stop_gradient(values), tangent)
+        [found] = _called(host, types, jax.lax.stop_gradient(values), tangent)
         return [
             without_derivative(
-                "A.logdet()",
+                "A.logdet() or A.selected_inverse()",
                 found,
                 values,
-                names="the second derivative of the logarithm of a determinant",
-                fix="Take two derivatives of it at most; for more use a dense matrix.",
+                names="the derivative of entries of the inverse",
+                fix="Take two derivatives of a log-determinant, or one of the inverse; "
+                "for more use a dense matrix.",
             )
         ]
 

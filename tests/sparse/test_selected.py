@@ -132,8 +132,23 @@ def test_second_derivatives_of_what_is_not_definite():
     second = jax.hessian(of)(jnp.float32(2))
     assert second.dtype == jnp.float32
     close(second, np.float32(-5 / 4))
-    with pytest.raises(hotk.ModeError, match=r"two derivatives of it at most"):
+    with pytest.raises(hotk.ModeError, match=r"two derivatives of a log-determinant"):
         jax.jacrev(jax.hessian(of))(jnp.float32(2))
+
+
+def test_entries_of_the_inverse_inside_of_transformations():
+    A = of_scipy(MATRICES["grid"])
+    of = lambda t: hotk.SparseMatrix(A.values * t, A.pattern).selected_inverse().values
+    known = lambda t: np.linalg.inv(np.asarray(A.todense()))[A.rows, A.cols] / t
+    close(jax.jit(of)(2.0), known(2.0), rtol=1e-12, atol=1e-15)
+    for derivative in (jax.jacfwd, jax.jacrev, lambda f: jax.jit(jax.jacrev(f))):
+        close(derivative(of)(2.0), -known(4.0), rtol=1e-12, atol=1e-15)
+    close(jax.vmap(of)(jnp.array([1.0, 2.0]))[1], known(2.0), rtol=1e-12, atol=1e-15)
+    assert np.isnan(jax.jit(of)(-1.0)).all()
+    with pytest.raises(hotk.ModeError, match="or one of the inverse"):
+        jax.jacrev(jax.jacrev(of))(2.0)
+    with pytest.raises(ValueError, match=r"`A\.selected_inverse\(\)`"):
+        jax.jit(lambda t: (A.symmetrized() @ A * t).selected_inverse())(1.0)
 
 
 SECOND = {
