@@ -188,8 +188,10 @@ def _congruence(
     on_diagonal = pattern.rows == pattern.cols
     scale[pattern.rows[on_diagonal]] = np.sqrt(values[on_diagonal])
     size = np.abs(tangent / scale[pattern.rows] / scale[pattern.cols]).max(initial=0.0)
-    if not np.isfinite(size) or not size:
+    if not size:
         return tangent
+    if not np.isfinite(size):
+        return np.full_like(values, np.nan)
     step = _STEP / size
     found = symmetric_factors(pattern, values + 1j * (step * tangent))
     return -np.imag(selected_inverse(found, pattern)) / step
