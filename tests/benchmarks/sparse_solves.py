@@ -72,6 +72,40 @@ def forms() -> Iterator[Row]:
         yield of_ratio(f"H.{name}(), n=4000 / by products", ratio, 1.0)
 
 
+def of_log_determinant(side, dense=False):
+    """Return the log-determinant of a grid as a function of three numbers."""
+    off, on = np.full(side - 1, -1.0), np.full(side, 2.1)
+    line = scipy.sparse.diags_array([off, on, off], offsets=[-1, 0, 1])
+    one = scipy.sparse.eye_array(side)
+    parts = [(line, one), (one, line), (one, one)]
+    terms = [scipy.sparse.csr_array(scipy.sparse.kron(*pair)) for pair in parts]
+    if dense:
+        stack = jnp.asarray(np.stack([term.toarray() for term in terms]))
+        return lambda t: jnp.linalg.slogdet(jnp.tensordot(jnp.exp(t), stack, 1))[1]
+    ours = [hotk.SparseMatrix.from_scipy(term, symmetric=True) for term in terms]
+    scaled = lambda t: [
+        jnp.exp(each) * term for each, term in zip(t, ours, strict=True)
+    ]
+    return lambda t: sum(scaled(t)[1:], scaled(t)[0]).symmetrized().logdet()
+
+
+def log_determinants() -> Iterator[Row]:
+    """Compare the Hessian of a log-determinant with its gradient, and with JAX's."""
+    t = jnp.array([0.3, -0.2, -1.0])
+    hessian = lambda f: functools.partial(jax.jit(jax.hessian(f)), t)
+    gradient = lambda f: functools.partial(jax.jit(jax.grad(f)), t)
+    ours = of_log_determinant(30)
+    ratio = compare(
+        hessian(ours), hessian(of_log_determinant(30, dense=True)), rounds=5
+    )
+    yield of_ratio("Hessian of a log-determinant, n=900 / dense", ratio, 1.0)
+    for side in (30, 100):
+        f = of_log_determinant(side)
+        ratio = compare(hessian(f), gradient(f), rounds=5)
+        n = side * side
+        yield of_ratio(f"Hessian of a log-determinant, n={n} / gradient", ratio)
+
+
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    run(__doc__, newton_step, kept_order, forms)
+    run(__doc__, newton_step, kept_order, forms, log_determinants)
