@@ -5,6 +5,7 @@ from ._axes import (
     Shard as Shard,
     axes_beyond as axes_beyond,
     axes_named as axes_named,
+    called_on_host as called_on_host,
     crosses_devices as crosses_devices,
     differs_along as differs_along,
     first_collective as first_collective,

@@ -1,6 +1,6 @@
 """Axes of arrays: those that are mapped, and those of a mesh with its `Shard`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard, final
 
 import equinox as eqx
@@ -99,6 +99,24 @@ def shared_as(type_: Any, array: Leaf) -> Any:
     if missing := tuple(sorted(varying_axes(type_) - _varying(array))):
         return jax.lax.pcast(array, missing, to="varying")
     return array
+
+
+def called_on_host(
+    host: Callable[..., PyTree],
+    shapes: PyTree,
+    *arrays: PyTree,
+    vmap_method: str | None = "sequential",
+) -> Any:
+    """Call a function of NumPy as `jax.pure_callback` does, typed for a `shard_map`.
+
+    Results vary along the mesh axes that any argument does. To JAX they are the same on
+    all devices: then `out_specs=P()` takes that of one of them, and derivatives are as
+    many times too large as there are devices.
+    """
+    found = jax.pure_callback(host, shapes, *arrays, vmap_method=vmap_method)
+    types = map(jax.typeof, jax.tree.leaves(arrays))
+    axes = frozenset().union(*map(varying_axes, types))
+    return jax.tree.map(lambda a: varying_along([a], sorted(axes))[0], found)
 
 
 def zeros_like(array: Leaf) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, PyTree
 
-from hotk._core import RealNumber, Tracer
+from hotk._core import RealNumber, Tracer, called_on_host
 from hotk._prepared import STORE, jitted
 from hotk.sparse import (
     Factorization,
@@ -170,7 +170,7 @@ def _on_host(
         return x, curvature, p
     vectors = jax.ShapeDtypeStruct(b.shape, dtype)
     types = vectors, jax.ShapeDtypeStruct(b.shape[:1], dtype), vectors
-    return jax.pure_callback(host, types, *arguments, vmap_method="sequential")
+    return called_on_host(host, types, *arguments)
 
 
 def inertia_by_factors(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float
 
-from hotk._core import Gradient, Scalar
+from hotk._core import Gradient, Scalar, called_on_host
 from hotk.linop import AbstractOperator, space
 from hotk.sparse import Shifted, SparseMatrix
 
@@ -184,4 +184,4 @@ def _on_host(
         jax.ShapeDtypeStruct((), np.dtype("int32")),
     )
     arguments = (matrix.values, g, *[jnp.asarray(n, dtype) for n in numbers])
-    return jax.pure_callback(host, types, *arguments, vmap_method="sequential")
+    return called_on_host(host, types, *arguments)

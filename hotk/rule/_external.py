@@ -12,6 +12,7 @@ from hotk._core import (
     DtypeError,
     ModeError,
     StructureError,
+    called_on_host,
     describe,
     describe_tree,
     function_name,
@@ -101,7 +102,7 @@ def external(
                 return _for_each(host, lead, shape, own, args)
             return host(_behind(lead, shape), *args)
 
-        last = lambda *a: jax.pure_callback(on_host, shape, *a, vmap_method=vmap_method)
+        last = lambda *a: called_on_host(on_host, shape, *a, vmap_method=vmap_method)
         return _without_derivative(fun, last)(*arrays)
 
     def run(*args: PyTree) -> PyTree:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import StructureError, Tracer
+from hotk._core import StructureError, Tracer, called_on_host, varying_alike
 from hotk._dense import promoted, unflattened
 
 from ._bunch_kaufman import inertia_by_pairs
@@ -298,17 +298,20 @@ def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
         found = jnp.asarray(host(values, flat, False))
         return found if tree is None else unflattened(found, pattern.input)
 
+    # `custom_linear_solve` lets all that its programs read vary by device once a part
+    # does, and fails at what has been traced otherwise.
+    values, flat, *at = varying_alike([values, flat, pattern.rows, pattern.cols])
+
     def solver(turned: bool) -> Any:
-        return lambda _, b: jax.pure_callback(
+        return lambda _, b: called_on_host(
             lambda v, b: host(v, b, turned),
             jax.ShapeDtypeStruct(b.shape, dtype),
             values,
             b,
-            vmap_method="sequential",
         )
 
     found = jax.lax.custom_linear_solve(
-        lambda v: product(pattern, values, v),
+        lambda v: product(pattern, values, v, at),
         flat,
         solver(False),
         transpose_solve=solver(True),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from hotk._core import Arrays, Scalar, Tracer, Types
+from hotk._core import Arrays, Scalar, Tracer, Types, called_on_host
 from hotk._dense import promoted
 from hotk._primitive import AbstractLinear, apply_linear, without_derivative
 
@@ -110,7 +110,7 @@ def _called(
     """Run a function of NumPy, by a callback where its arguments are traced."""
     if not any(isinstance(a, Tracer) for a in arrays):
         return tuple(map(jnp.asarray, host(*arrays)))
-    return jax.pure_callback(host, types, *arrays, vmap_method="sequential")
+    return called_on_host(host, types, *arrays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _congruence(
     """
     if _definite_factors(pattern, values) is None:
         return np.full_like(values, np.nan)
-    across = np.lexsort((pattern.rows, pattern.cols))
+    across = pattern.transposed()[1]
     tangent = (tangent + tangent[across]) / 2
     # Relative to the matrix, in whatever units its variables are.
     scale = np.empty(pattern.shape[0])

@@ -1,5 +1,6 @@
 """What a sparse matrix is applied to, and the products."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,16 +16,25 @@ from ._pattern import Pattern
 
 
 def product(
-    pattern: Pattern, values: Inexact[Array, " nnz"], v: Inexact[Array, "n *columns"]
+    pattern: Pattern,
+    values: Inexact[Array, " nnz"],
+    v: Inexact[Array, "n *columns"],
+    places: Sequence[Any] | None = None,
 ) -> Inexact[Array, "m *columns"]:
-    """Multiply a matrix with a vector, or with the columns of a dense matrix."""
+    """Multiply a matrix with a vector, or with the columns of a dense matrix.
+
+    Args:
+        pattern: The pattern of the matrix.
+        values: Its entries.
+        v: The vector.
+        places: The rows and columns of the entries, if these are to vary by device.
+    """
     dtype = promoted(values.dtype, v.dtype)
     values, v = values.astype(dtype), v.astype(dtype)
-    taken = v.at[pattern.cols].get(mode="promise_in_bounds")
+    rows, cols = (pattern.rows, pattern.cols) if places is None else places
+    taken = v.at[cols].get(mode="promise_in_bounds")
     terms = values.reshape(-1, *[1] * (v.ndim - 1)) * taken
-    return jax.ops.segment_sum(
-        terms, pattern.rows, pattern.shape[0], indices_are_sorted=True
-    )
+    return jax.ops.segment_sum(terms, rows, pattern.shape[0], indices_are_sorted=True)
 
 
 def sparse_product(a: Pattern, b: Pattern) -> tuple[Pattern, Int32[np.ndarray, "3 k"]]:

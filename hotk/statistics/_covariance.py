@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from hotk._core import Scalar, Tracer, Vector, describe_tree, nan_on_purpose
+from hotk._core import (
+    Scalar,
+    Tracer,
+    Vector,
+    called_on_host,
+    describe_tree,
+    nan_on_purpose,
+)
 from hotk._dense import By
 from hotk._prepared import check_bytes
 from hotk.linop import AbstractOperator, AbstractSymmetricOperator, BlockDiagonal, space
@@ -376,7 +383,7 @@ class SparseCovariance(AbstractCovariance):
         if not isinstance(rows, Tracer):
             return self.factor * jnp.asarray(host(rows))
         kind = jax.ShapeDtypeStruct(rows.shape, rows.dtype)
-        found = jax.pure_callback(host, kind, rows, vmap_method="expand_dims")
+        found = called_on_host(host, kind, rows, vmap_method="expand_dims")
         return self.factor * found
 
     def root(self, noise: Float[Array, "*k n"]) -> Float[Array, "*k n"]:

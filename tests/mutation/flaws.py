@@ -1211,6 +1211,13 @@ _SPARSE = [
         ),
     ),
     Flaw(
+        "what is computed on the host is the same on all devices",
+        "hotk/_core/_axes.py",
+        "    axes = frozenset().union(*map(varying_axes, types))",
+        "    axes = frozenset[str]()",
+        within("rule/test_external", "in_shard_map_results_vary_by_device"),
+    ),
+    Flaw(
         "a decrease is little beside the rounding of the largest value",
         "hotk/optim/_chunk.py",
         "    return jnp.where(jnp.abs(y) <= zero, zero, relative)",

@@ -11,6 +11,7 @@ import pytest
 import hotk
 from hotk.rule import external
 from tests import reference
+from tests.devices import run_on_eight_devices
 from tests.helpers import close
 
 
@@ -375,3 +376,42 @@ def test_arguments_of_different_size_have_steps_of_their_own():
     x, v = jnp.array([1e6, 1.0]), jnp.ones(2)
     close(hotk.hvp(f, x, v), np.array([2e-6, -np.sin(1.0)]), rtol=1e-4)
     close(hotk.quadratic_form(f, x, v), np.array(2e-6 - np.sin(1.0)), rtol=1e-4)
+
+
+IN_SHARD_MAP = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from jax.sharding import AxisType, PartitionSpec as P
+
+    jax.config.update("jax_enable_x64", True)
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    t, same = jnp.linspace(0.5, 2.0, 8), {"result_shape": lambda t: t}
+    cases = [
+        hotk.rule.external(np.sin, jvp=lambda p, t: np.cos(p[0]) * t[0], **same),
+        hotk.rule.external(np.sin, vjp=lambda p, u: (np.cos(p[0]) * u,), **same),
+        hotk.rule.external(np.sin, **same),
+    ]
+    share = lambda f, *specs: jax.jit(
+        jax.shard_map(f, mesh=mesh, in_specs=specs[:-1], out_specs=specs[-1])
+    )
+    for k, f in enumerate(cases):
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=str(k))
+        total = lambda s, t: jax.lax.psum(f(s * t[0]), "d")
+        close(share(total, P(), P("d"), P())(1.5, t), jnp.sin(1.5 * t).sum())
+        if k < 2:
+            by_t = share(jax.grad(lambda t: total(1.5, t)), P("d"), P("d"))(t)
+            close(by_t, 1.5 * jnp.cos(1.5 * t))
+            known = jnp.sum(t * jnp.cos(1.5 * t))
+            close(share(jax.grad(total), P(), P("d"), P())(1.5, t), known)
+            close(jax.grad(share(total, P(), P("d"), P()))(1.5, t), known)
+        try:  # that of which device?
+            share(lambda t: f(t[0]), P("d"), P())(t)
+        except ValueError:
+            continue
+        raise AssertionError(k)
+    print("fine")
+"""
+
+
+def test_in_shard_map_results_vary_by_device():
+    """To `jax.pure_callback` they are the same: gradients were 8 times as large."""
+    run_on_eight_devices(IN_SHARD_MAP)

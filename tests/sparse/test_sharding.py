@@ -204,3 +204,54 @@ def test_a_sum_over_points_that_vary_has_no_symmetric_block():
     close(over(lambda x: hotk.sparse_hessian(f, x).todense()), want)
     triple = hotk.value_gradient_and_sparse_hessian
     close(over(lambda x: triple(f, x)[2].todense()), want)
+
+
+ON_HOST = """
+    import jax, jax.numpy as jnp, numpy as np, hotk
+    from jax.sharding import AxisType, PartitionSpec as P
+
+    jax.config.update("jax_enable_x64", True)
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    dense = np.diag(np.full(5, 2.5)) - np.eye(5, k=1) - np.eye(5, k=-1)
+    at = np.nonzero(dense)
+    A = hotk.SparseMatrix.from_coo(dense[at], *at, symmetric=True)
+    b, t = jnp.arange(1.0, 6.0), jnp.linspace(0.5, 2.0, 8)
+    times = lambda t: hotk.SparseMatrix(A.values * t**2, A.pattern)
+    inverse = np.linalg.inv(dense)
+    cases = {
+        "values": (lambda t: times(t).solve(b) @ b, lambda t: b @ inverse @ b / t**2),
+        "right side": (lambda t: A.solve(b * t) @ b, lambda t: b @ inverse @ b * t),
+        "logdet": (
+            lambda t: times(t).logdet(), lambda t: jnp.linalg.slogdet(dense * t**2)[1]
+        ),
+        "selected inverse": (
+            lambda t: times(t).selected_inverse().diagonal() @ b,
+            lambda t: jnp.diagonal(inverse) @ b / t**2,
+        ),
+    }
+    share = lambda f, out: jax.jit(
+        jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=out)
+    )
+    for name, (f, known) in cases.items():
+        close = lambda a, b: np.testing.assert_allclose(
+            a, b, rtol=1e-10, atol=1e-12, err_msg=name
+        )
+        each = jax.vmap(jax.grad(known))(t)
+        total = lambda t: jax.lax.psum(f(t[0]), "d")
+        close(share(total, P())(t), jax.vmap(known)(t).sum())
+        close(share(lambda t: jax.grad(f)(t[0])[None], P("d"))(t), each)
+        close(share(jax.grad(total), P("d"))(t), each)
+        if "inverse" not in name:
+            found = share(lambda t: jax.hessian(f)(t[0])[None], P("d"))(t)
+            close(found, jax.vmap(jax.hessian(known))(t))
+        try:  # that of which device?
+            share(lambda t: f(t[0]), P())(t)
+        except ValueError:
+            continue
+        raise AssertionError(name)
+    print("fine")
+"""
+
+
+def test_what_is_computed_on_the_host_varies_by_device():
+    run_on_eight_devices(ON_HOST)
