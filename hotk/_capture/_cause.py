@@ -52,8 +52,9 @@ class OpaqueCause(Enum):
         "return what it writes as auxiliary output (`has_aux=True`)",
     )
     CACHE = (
-        "a cache that the function fills",
-        "fill the cache before the call, or compute the value each time",
+        "a cache that the function fills, or a `functools.lru_cache`",
+        "fill a dictionary or a `functools.cached_property` before the call; call what "
+        "has an `lru_cache` before, and capture its result; or compute it each time",
     )
     THREAD = (
         "another thread that changes what the function captured",

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Integer, PyTree
@@ -13,11 +12,8 @@ from jaxtyping import Array, Float, Integer, PyTree
 from hotk._core import (
     Function,
     Leaf,
-    OutputError,
     Point,
-    describe_tree,
     extra,
-    message,
     names_ours,
 )
 from hotk._first import value_and_gradient, value_and_jacobian
@@ -27,7 +23,7 @@ from hotk.sparse import sparse_hessian, sparse_jacobian
 
 from ._coordinates import flat_bound
 from ._evaluation import AbstractProblem, freeze
-from ._layout import Layout, as_flat, warn_of_low_precision
+from ._layout import Layout, as_flat, check_real, warn_of_low_precision
 from ._sparse_derivatives import Lagrangian, ValueTwice, in_lower_half
 
 
@@ -150,7 +146,7 @@ class IpoptProblem(AbstractProblem):
             g = coordinates.embed(constraints, args)
             shapes = jax.eval_shape(g, like)
             outputs, self._output_tree = jax.tree.flatten(shapes)
-            _check_outputs(outputs)
+            check_real(_CALL, "constraints", outputs, "as two constraints")
             self._constraints = (
                 sparse_jacobian.prepare(ValueTwice(g), like, has_aux=True)
                 if self._sparse
@@ -382,17 +378,3 @@ class IpoptProblem(AbstractProblem):
     def _hessian(self) -> Prepared:
         of = sparse_hessian if self._sparse else hessian
         return of.prepare(self._lagrangian, self._like, *self._weights())
-
-
-def _check_outputs(outputs: list[jax.ShapeDtypeStruct]) -> None:
-    for leaf in outputs:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise OutputError(
-                message(
-                    _CALL,
-                    "`constraints` must return real floating-point numbers.",
-                    expected="real floating-point arrays",
-                    got=describe_tree(outputs),
-                    fix="Return the parts of a complex number as two constraints.",
-                )
-            )

@@ -12,7 +12,15 @@ import numpy.typing as npt
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, Float
 
-from hotk._core import DtypeError, Leaf, StructureError, describe, message
+from hotk._core import (
+    DtypeError,
+    Leaf,
+    OutputError,
+    StructureError,
+    describe,
+    describe_tree,
+    message,
+)
 from hotk._prepared import user_level
 
 
@@ -200,6 +208,33 @@ def _check_given(
                 "Complex steps (`jac='cs'`) are not needed: derivatives are exact.",
             )
         )
+
+
+def check_real(
+    call: str, name: str, outputs: list[jax.ShapeDtypeStruct], parts: str
+) -> None:
+    """Refuse a function whose values are not all real floating-point numbers.
+
+    Args:
+        call: The call, for the message.
+        name: The name of the function.
+        outputs: Shapes and dtypes of its values.
+        parts: What to return the parts of a complex number as.
+
+    Raises:
+        OutputError: If they are not.
+    """
+    if all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in outputs):
+        return
+    raise OutputError(
+        message(
+            call,
+            f"`{name}` must return real floating-point numbers.",
+            expected="real floating-point arrays",
+            got=describe_tree(outputs),
+            fix=f"Return the parts of a complex number {parts}.",
+        )
+    )
 
 
 def warn_of_low_precision(call: str, layout: Layout) -> None:

@@ -15,7 +15,7 @@ from hotk._prepared import Prepared
 from hotk.sparse import sparse_hessian, sparse_jacobian
 
 from ._evaluation import AbstractProblem, freeze
-from ._layout import Layout, as_flat, warn_of_low_precision
+from ._layout import Layout, as_flat, check_real, warn_of_low_precision
 from ._sparse_derivatives import ValueTwice, WeightedSum, for_scipy
 
 
@@ -90,6 +90,7 @@ class ScipyResiduals(AbstractProblem):
         super().__init__(_CALL, r, x0)
         embedded = self._coordinates.embed(r, args)
         outputs = jax.tree.leaves(jax.eval_shape(embedded, self._like))
+        check_real(_CALL, "r", outputs, "as two residuals")
         self._outputs = Layout(outputs)
         self.m = self._outputs.size
         self._jacobian = sparse_jacobian.prepare(

@@ -1,7 +1,7 @@
 """Derivatives of what `minimize` returns, by the condition that a minimum fulfils."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from warnings import warn
 
 import equinox as eqx
@@ -17,14 +17,17 @@ from hotk._core import (
     Point,
     Scalar,
     SingularHessianWarning,
+    Tangent,
     Where,
     WhileLoop,
+    manual_axes,
     message,
 )
 from hotk._prepared import jitted, user_level
 from hotk._primitive import constants, have_tangents, released, without_derivative
 from hotk.linop import HessianOperator, by_iteration, loop, space
 from hotk.rule import Condition, linear_solve
+from hotk.sparse import is_worth_factors, traced_matrix_if_sparse
 
 from ._bounds import Bounds
 from ._chunk import Iterate
@@ -118,7 +121,7 @@ class Differentiable(NamedTuple):
             Objective(),
             sources,
             solved,
-            by_iteration if large else None,
+            _by_factors_or_iteration if large else None,
         )
         # Compiled, as the steps are: else each call outside of `jit` would trace them.
         x = loop(H, _attached, condition, end.x)
@@ -196,6 +199,19 @@ def _with_value(
 ) -> Scalar:
     del while_loop
     return condition.attach_value(y, x)
+
+
+def _by_factors_or_iteration(product: Callable[[Tangent], Tangent], b: Tangent) -> Any:
+    """Solve a large system: by factors if its matrix is sparse, as a mesh's is.
+
+    Those of a chain of some ten thousand are too badly conditioned for an iteration,
+    which gives NaN.
+    """
+    whole = not (space.has_shards(b) or manual_axes())
+    matrix = traced_matrix_if_sparse(product, b) if whole else None
+    if matrix is None or not is_worth_factors(matrix.pattern):
+        return by_iteration(product, b)
+    return matrix.solve(b, nan_if_singular=True)
 
 
 @jitted

@@ -111,9 +111,10 @@ def minimize(
     The fields `x` and `value` can be differentiated to any order, by `args` and by what
     `f` captures: $\nabla_x^2 f\,dx = -\partial_\theta \nabla_x f\,d\theta$ at the
     minimum, one linear system for each tangent [1], with factors of the Hessian up to
-    2048 parameters. No step is differentiated, and nothing is computed for derivatives
-    that are not taken. An error of `x` is one of the same order in them. Those of a run
-    that has not converged are NaN, as are those of `x` where the Hessian is singular.
+    2048 parameters, and for more if it is sparse. No step is differentiated, and
+    nothing is computed for derivatives that are not taken. An error of `x` is one of
+    the same order in them. Those of a run that has not converged are NaN, as are those
+    of `x` where the Hessian is singular.
 
     Args:
         f: Function `f(x, *args)` that returns one real number.

@@ -6,9 +6,8 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from hotk._capture import Closure
 from hotk._core import (
@@ -34,6 +33,8 @@ from hotk._core import (
     varying_along,
 )
 from hotk._primitive import AbstractLinear, apply_linear, forward_only, shared_axes
+
+from ._dense_factors import solve_dense
 
 
 Product: TypeAlias = Callable[[PyTree], PyTree]
@@ -332,49 +333,5 @@ def _dense(product: Product, b: Array, *, transposed: bool = False) -> Array:
     narrow = jnp.finfo(b.dtype).bits < 32
     wide = jnp.float32 if narrow else b.dtype
     matrix = matrix.T if transposed else matrix
-    solution = _by_factors(matrix.astype(wide), b.reshape(-1).astype(wide))
+    solution = solve_dense(matrix.astype(wide), b.reshape(-1).astype(wide))
     return solution.astype(b.dtype).reshape(b.shape)
-
-
-def _by_factors(a: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Solve a system, with NaN where the matrix is singular up to rounding.
-
-    Rows and columns are divided by their largest entries first, so that the answer does
-    not depend on the units of the unknowns. Rounding gives a singular matrix factors
-    without a zero, and the system a solution of any size: the condition number tells.
-    """
-    inverse_of = lambda size: jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 1)
-    rows = inverse_of(jnp.max(jnp.abs(a), axis=1, initial=0))
-    a = a * rows[:, None]
-    columns = inverse_of(jnp.max(jnp.abs(a), axis=0, initial=0))
-    a = a * columns[None, :]
-    factors = jax.scipy.linalg.lu_factor(a)
-    x = columns * jax.scipy.linalg.lu_solve(factors, rows * b)
-    norm = jnp.max(jnp.sum(jnp.abs(a), axis=0), initial=0)
-    rounding = len(a) * jnp.finfo(a.dtype).eps
-    regular = norm * _norm_of_inverse(factors) * rounding < 1
-    # Zero is the solution for zero: what no one asks for in reverse mode stays so.
-    return jnp.where(regular, x, jnp.where(jnp.any(b != 0), jnp.nan, 0))
-
-
-def _norm_of_inverse(factors: tuple[Float[Array, "n n"], Array]) -> Float[Array, ""]:
-    """Estimate the 1-norm of the inverse from below by four solutions, as LAPACK does.
-
-    The inverse itself would take three times the work of the factors. Higham (1988),
-    FORTRAN codes for estimating the one-norm of a real or complex matrix. ACM Trans.
-    Math. Softw. 14(4), 381-396.
-    """
-    n, dtype = len(factors[0]), factors[0].dtype
-    if n == 0:
-        return jnp.zeros((), dtype)
-    places = np.arange(n)
-    size = lambda v: jnp.sum(jnp.abs(v))
-    solved = lambda v: jax.scipy.linalg.lu_solve(factors, jnp.asarray(v, dtype))
-    first = solved(np.full(n, 1 / n))
-    sign = jnp.where(first < 0, -1, 1).astype(dtype)
-    slopes = jax.scipy.linalg.lu_solve(factors, sign, trans=1)
-    column = solved(places == jnp.argmax(jnp.abs(slopes)))
-    # what cancels in the ones does not cancel in these
-    other = np.where(places % 2, -1, 1) * (1 + places / max(n - 1, 1))
-    sizes = size(first), size(column), 2 / (3 * n) * size(solved(other))
-    return jnp.max(jnp.stack(sizes))

@@ -5,7 +5,7 @@
     Cause Coloring Factorization Pattern Shifted SparseMatrix SparsityExplanation color
     diagonal factorization_work hessian_if_sparse identity is_worth_factors sparse_ggn
     sparse_hessian sparse_jacobian sparse_lagrangian sparsity traced_hessian_if_sparse
-    value_and_sparse_jacobian value_gradient_and_sparse_hessian
+    traced_matrix_if_sparse value_and_sparse_jacobian value_gradient_and_sparse_hessian
 """
 
 from ._causes import Cause as Cause, SparsityExplanation as SparsityExplanation
@@ -18,6 +18,7 @@ from ._factors import (
 from ._if_sparse import (
     hessian_if_sparse as hessian_if_sparse,
     traced_hessian_if_sparse as traced_hessian_if_sparse,
+    traced_matrix_if_sparse as traced_matrix_if_sparse,
 )
 from ._matrix import SparseMatrix as SparseMatrix
 from ._pattern import Pattern as Pattern

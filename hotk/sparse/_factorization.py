@@ -3,13 +3,11 @@
 import functools
 from typing import Any, final
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Inexact, PyTree
 
-from hotk._core import StructureError, Tracer, called_on_host, varying_alike
 from hotk._dense import promoted, unflattened
 
 from ._bunch_kaufman import inertia_by_pairs
@@ -18,8 +16,9 @@ from ._factor_errors import ROUNDINGS, check_regular, named, not_definite, not_f
 from ._factors import AnyFactors, definite_factors, factors, most_growth
 from ._pattern import Pattern
 from ._selected import inverse_diagonal, selected_inverse
+from ._solve import check_square
 from ._superlu import Factors, congruent_factors, symmetric_factors
-from ._vectors import check_one, flat_side, product
+from ._vectors import flat_side
 
 
 @final
@@ -45,7 +44,7 @@ class Factorization:
     __slots__ = ("_data", "_factors", "_is_regular", "_pattern", "pivots", "shape")
 
     def __init__(self, pattern: Pattern, values: Array | np.ndarray) -> None:
-        _check_square(pattern, "A.factorize()")
+        check_square(pattern, "A.factorize()")
         data = on_host(values, "A.factorize()")
         self.shape, self._pattern = pattern.shape, pattern
         if not np.isfinite(data).all():
@@ -275,56 +274,6 @@ class Factorization:
         """Show the shape and the entries of the factors."""
         m, n = self.shape
         return f"Factorization({m} x {n}, {self._factors.nnz} entries)"
-
-
-def solve(pattern: Pattern, values: Inexact[Array, " nnz"], b: PyTree) -> Any:
-    """Solve `A x = b`, differentiable by the values and the right-hand side."""
-    check_one(values)
-    _check_square(pattern, "A.solve(b)")
-    flat, tree = flat_side(pattern.output, b, "A.solve(b)")
-    dtype = promoted(values.dtype, flat.dtype, jnp.float32)
-    values, flat = values.astype(dtype), flat.astype(dtype)
-
-    def host(values: Array, b: Array, turned: bool) -> np.ndarray:
-        data, right = np.array(values), np.asarray(b)
-        if not np.isfinite(data).all():
-            return np.full(right.shape, np.nan, dtype)  # as JAX's dense solver does
-        found = factors(pattern, data, "A.solve(b)")
-        check_regular(pattern, found, data.dtype, "A.solve(b)")
-        return found.solve(right, "T" if turned else "N").astype(dtype)
-
-    if not isinstance(values, Tracer) and not isinstance(flat, Tracer):
-        # A callback of JAX would hide what is raised behind an error of its own.
-        found = jnp.asarray(host(values, flat, False))
-        return found if tree is None else unflattened(found, pattern.input)
-
-    # `custom_linear_solve` lets all that its programs read vary by device once a part
-    # does, and fails at what has been traced otherwise.
-    values, flat, *at = varying_alike([values, flat, pattern.rows, pattern.cols])
-
-    def solver(turned: bool) -> Any:
-        return lambda _, b: called_on_host(
-            lambda v, b: host(v, b, turned),
-            jax.ShapeDtypeStruct(b.shape, dtype),
-            values,
-            b,
-        )
-
-    found = jax.lax.custom_linear_solve(
-        lambda v: product(pattern, values, v, at),
-        flat,
-        solver(False),
-        transpose_solve=solver(True),
-    )
-    return found if tree is None else unflattened(found, pattern.input)
-
-
-def _check_square(pattern: Pattern, call: str) -> None:
-    if pattern.shape[0] != pattern.shape[1]:
-        raise StructureError(
-            f"`{call}`: a system needs a square matrix, and this one has the shape "
-            f"{pattern.shape}. `A.T @ A` is square."
-        )
 
 
 @final

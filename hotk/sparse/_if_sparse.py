@@ -1,19 +1,23 @@
-"""`hessian_if_sparse`: the sparse matrix, or the answer that it is dense."""
+"""`hessian_if_sparse` and others: a sparse matrix, or the answer that it is dense."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from hotk._capture import StaticArrays
 from hotk._core import Function, FunctionWithAux, Point, Where
 from hotk._dense import dimension, is_complex
-from hotk._mode import AUTO, Auto, Nested, second_order_candidates
+from hotk._mode import AUTO, Auto, Forward, Nested, second_order_candidates
 from hotk._prepared import operator
 
 from ._matrix import SparseMatrix
 from ._sparse_hessian import hessian_task
-from ._stages import by_algebra
+from ._sparse_jacobian import jacobian_task
+from ._stages import Task, by_algebra
 
 
 # With a larger part of all entries the dense matrix is faster, and hardly larger.
@@ -99,12 +103,41 @@ def traced_hessian_if_sparse(
     """
     if is_complex(x):
         return None
+    task = hessian_task(f, x, mode)
+    if however_dense:
+        found = by_algebra(task)
+        return None if found is None else found.symmetrized()
+    return _unless_dense(task, dimension(x))
+
+
+def traced_matrix_if_sparse(
+    product: Callable[[PyTree], PyTree], like: PyTree
+) -> SparseMatrix | None:
+    """Compute the matrix of a symmetric linear map within a trace, unless it is dense.
+
+    Args:
+        product: The map.
+        like: A vector that it takes, a tree of floating arrays.
+
+    Returns:
+        The matrix, known to be symmetric, or `None`; see `hessian_if_sparse`.
+
+    Example:
+        >>> found = hotk.sparse.traced_matrix_if_sparse
+        >>> jax.jit(lambda x: found(lambda v: x * v, x))(jnp.ones(50)).nnz
+        50
+    """
+    if is_complex(like):
+        return None
+    zeros = jax.tree.map(jnp.zeros_like, like)
+    task = jacobian_task(lambda v: (product(v), None), zeros, Forward())
+    return _unless_dense(task._replace(symmetric=True), dimension(like))
+
+
+def _unless_dense(task: Task, n: int) -> SparseMatrix | None:
     # The pattern of what is cheaper by a coloring takes seconds to find: one who wants
     # no answer but a cheap one does not wait for it.
-    n, task = dimension(x), hessian_task(f, x, mode)
-    if not however_dense:
-        task = task._replace(most=_MOST_IN_A_ROW * n)
-    found = by_algebra(task)
-    if found is None or (found.nnz > _DENSEST * n**2 and not however_dense):
+    found = by_algebra(task._replace(most=_MOST_IN_A_ROW * n))
+    if found is None or found.nnz > _DENSEST * n**2:
         return None
     return found.symmetrized()

@@ -17,10 +17,11 @@ from ._arithmetic import added, check_halves, multiplied, scaled, symmetric_if_s
 from ._blocks import block, indexed
 from ._conversion import summed
 from ._factor_errors import not_definite
-from ._factorization import Factorization, solve
+from ._factorization import Factorization
 from ._forms import AbstractForms
 from ._pattern import Pattern
 from ._selected import differentiable_inverse, log_determinant
+from ._solve import solve
 from ._vectors import apply, check_one
 
 
@@ -241,7 +242,7 @@ class SparseMatrix(AbstractForms):
 
     # ----- Solutions
 
-    def solve(self, b: PyTree) -> Any:
+    def solve(self, b: PyTree, *, nan_if_singular: bool = False) -> Any:
         """Solve `A x = b` by a sparse factorization; it works inside of `jit`.
 
         It runs on the host, by SciPy's SuperLU. It can be differentiated by the values
@@ -250,6 +251,8 @@ class SparseMatrix(AbstractForms):
         Args:
             b: The right-hand side: a tree like `pattern.output`, a flat array, or an
                 array of shape `(n, k)`.
+            nan_if_singular: Whether the solution is NaN if the matrix is singular, as
+                one of many under `vmap` may be, in place of an error.
 
         Returns:
             The solution: a tree like `pattern.input`, or an array like `b`.
@@ -259,7 +262,7 @@ class SparseMatrix(AbstractForms):
             RuntimeError: If the matrix is singular; inside of `jit` it is a
                 `jax.errors.JaxRuntimeError`.
         """
-        return solve(self.pattern, self.values, b)
+        return solve(self.pattern, self.values, b, nan_if_singular=nan_if_singular)
 
     def factorize(self) -> Factorization:
         """Factorize the matrix once, for many right-hand sides.

@@ -57,7 +57,8 @@ def _checked(pattern: Pattern, values: Array, call: str) -> Array:
         raise ValueError(
             f"`{call}`: the matrix is not known to be real and symmetric; if it "
             "is up to rounding, take `A.symmetrized()`, or make it with "
-            "`symmetric=True`."
+            "`symmetric=True`. Outside of transformations `A.factorize().logdet()` is "
+            "that of any matrix."
         )
     return values.astype(promoted(values.dtype, jnp.float32))
 

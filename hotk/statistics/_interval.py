@@ -30,6 +30,7 @@ class Interval(AbstractReport):
         upper: The upper limits.
         level: The probability that an interval covers the truth, such as 0.95.
         method: How the limits were found.
+        names: The names of the entries, if these are some of their leaves' alone.
     """
 
     value: PyTree
@@ -38,6 +39,7 @@ class Interval(AbstractReport):
     upper: PyTree
     level: float = eqx.field(static=True)
     method: str = eqx.field(static=True)
+    names: tuple[str, ...] | None = eqx.field(static=True, default=None)
 
     def _head(self) -> tuple[str, ...]:
         tail = 50 * (1 - self.level)
@@ -45,11 +47,19 @@ class Interval(AbstractReport):
         return ("", "estimate", "std. error", *limits)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return rows_of(self.value, self.standard_errors, self.lower, self.upper)
+        trees = self.value, self.standard_errors, self.lower, self.upper
+        if self.names is None:
+            return rows_of(*trees)
+        leaves = (jax.tree.leaves(tree) for tree in trees)
+        flat = [np.concatenate([np.ravel(a) for a in each]) for each in leaves]
+        numbers = (tuple(f"{float(a):.5g}" for a in row) for row in np.transpose(flat))
+        rows = zip(self.names, numbers, strict=True)
+        return [(name, *row) for name, row in rows][:_MOST_ROWS]
 
     def _lines(self) -> list[str]:
         sizes = [np.size(a) for a in jax.tree.leaves(self.value)]
-        rows = sum(1 if size > _MOST_ENTRIES else size for size in sizes)
+        one = self.names is None
+        rows = sum(1 if size > _MOST_ENTRIES and one else size for size in sizes)
         more = [f"and {rows - _MOST_ROWS} rows more"] if rows > _MOST_ROWS else []
         return [*more, f"{100 * self.level:.4g} % intervals, {self.method}"]
 

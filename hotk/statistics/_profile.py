@@ -172,15 +172,16 @@ def profile_intervals(
     places: Any = Diagonal(_numbered(profiled.values)).restrict(part)
     chosen = places.take(_numbered(profiled.values))
     limits = np.full((2, len(errors)), np.nan)
-    for i in np.asarray(space.flattened(chosen)).astype(int):
+    numbers = np.asarray(space.flattened(chosen)).astype(int).tolist()
+    names = tuple(name_of(profiled.values, i) for i in numbers)
+    for i, name in zip(numbers, names, strict=True):
         if not errors[i]:
             limits[:, i] = 0.0
             continue
-        name = f"`{name_of(profiled.values, int(i))}`"
         for row, side in enumerate((-1.0, 1.0)):
             tangent = side * tangents[i] / errors[i]
             limits[row, i] = _limit(
-                refits, int(i), name, side, size, tangent, max_refits
+                refits, i, f"`{name}`", side, size, tangent, max_refits
             )
     values = np.asarray(space.flattened(profiled.values), float)
 
@@ -190,6 +191,11 @@ def profile_intervals(
         )
         return jax.tree.map(entries, profiled.values, chosen)
 
+    is_cut = jax.tree.map(
+        lambda leaf, at: at is not None and np.size(at) < np.size(leaf),
+        profiled.values,
+        chosen,
+    )
     return Interval(
         cut(values),
         cut(errors),
@@ -197,6 +203,7 @@ def profile_intervals(
         cut(values + errors * limits[1]),
         level,
         "profile likelihood",
+        names if True in jax.tree.leaves(is_cut) else None,
     )
 
 

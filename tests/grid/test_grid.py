@@ -42,7 +42,8 @@ NOT_HERE = {
     "linop.small_matrix": "parts of operators",
     "sparse.color sparse.diagonal sparse.identity sparse.factorization_work "
     "sparse.is_worth_factors sparse.hessian_if_sparse "
-    "sparse.traced_hessian_if_sparse": "parts of sparse derivatives: tests/sparse",
+    "sparse.traced_hessian_if_sparse "
+    "sparse.traced_matrix_if_sparse": "parts of sparse derivatives: tests/sparse",
     "curvature.composition": "what is split: tests/sparse/test_congruence.py",
     "curvature.residuals_of": "which residuals are found: tests/optim/test_factored.py",
     "curvature.rows_program": "how rows are found: tests/optim/test_samples.py",

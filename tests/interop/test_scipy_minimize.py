@@ -164,3 +164,9 @@ def test_two_arrays_of_two_numbers_are_lower_and_upper(of):
 def test_within_a_trace_is_refused(make):
     with pytest.raises(TypeError, match=r"outside of `jax\.jit`"):
         jax.jit(lambda x: make(lambda x: x**2, x).x0)(jnp.ones(3))
+
+
+@pytest.mark.parametrize("r", [lambda w: w * 1j, lambda w: (w, jnp.arange(2))])
+def test_residuals_that_are_not_real_are_refused(r):
+    with pytest.raises(hotk.OutputError, match="`r` must return real"):
+        scipy_residuals(r, jnp.ones(2))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+import scipy.linalg
 
 import hotk
 from hotk.optim import levenberg_marquardt, minimize, newton, newton_cg, trust_region
@@ -343,6 +344,36 @@ def test_many_unknowns_are_solved_for_by_products():
     f = lambda x, c: jnp.sum(scale * (x - c) ** 2) + jnp.sum(jnp.cosh(x - c))
     x = lambda c: minimize(f, jnp.zeros(3000), args=(c,), tol=1e-9).x
     close(jax.jvp(jax.jit(x), (0.5,), (1.0,))[1], np.ones(3000), rtol=1e-8)
+
+
+@pytest.mark.parametrize("n", [3000, 20_000])
+def test_systems_of_many_unknowns_are_solved_by_sparse_factors(n):
+    """Against SciPy's banded solver: an iteration gives NaN for the longer chain."""
+    h = 1 / (n + 1)
+
+    def energy(u, load):
+        slopes = jnp.sum(jnp.diff(jnp.pad(u, 1)) ** 2) / (2 * h)
+        return slopes + h * jnp.sum(u**4 / 4 - load * u)
+
+    def end(load):
+        return minimize(energy, jnp.zeros(n), newton(linear_solver="sparse"), args=load)
+
+    def by_load(right, u):
+        bands = np.array([np.full(n, -1 / h), 2 / h + 3 * h * u**2, np.full(n, -1 / h)])
+        return scipy.linalg.solve_banded((1, 1), bands, right)
+
+    u = np.asarray(end((1.0,)).x)
+    first = by_load(np.full(n, h), u)
+    second = by_load(-6 * h * u * first**2, u)
+    mean = lambda load: jnp.mean(end((load,)).x)
+    close(jax.grad(mean)(1.0), first.mean(), rtol=1e-7)
+    close(jax.jit(jax.hessian(mean))(1.0), second.mean(), rtol=1e-6)
+
+
+def test_a_large_singular_hessian_gives_nan():
+    f = lambda x, a: jnp.sum((x[1:] - x[:-1] - a) ** 2)
+    end = lambda a: minimize(f, jnp.zeros(3000), newton_cg(), args=(a,), tol=1e-6)
+    assert np.isnan(jax.jit(jax.grad(lambda a: end(a).x[0]))(0.0))
 
 
 @pytest.mark.exhaustive

@@ -427,6 +427,36 @@ def scaled_matrix(n, least, seed):
     return rows[:, None] * ((u * values) @ v.T) * columns
 
 
+def test_a_regular_matrix_is_solved_in_any_units():
+    """Of single precision, in units of equations and unknowns, powers of two."""
+    random = np.random.default_rng(0)
+    solve = jax.jit(lambda A, b: linear_solve(lambda v: A @ v, b))
+    count = 0
+    while count < 300:
+        plain = random.normal(size=(3, 3)) * (random.random((3, 3)) < 0.7)
+        if np.linalg.cond(plain) > 30:
+            continue
+        count += 1
+        rows, columns = 2.0 ** random.integers(-20, 21, size=(2, 3))
+        x = random.normal(size=3)
+        matrix = (rows[:, None] * plain * columns).astype(np.float32)
+        got = solve(matrix, (rows * (plain @ x)).astype(np.float32))
+        error = np.asarray(got, float) * columns - x
+        assert np.abs(error).max() < 1e-4 * np.abs(x).max()
+
+
+def test_a_root_in_mixed_units_has_its_derivative():
+    plain = np.array([[1.0, 0, 1], [0.5, 1, 0], [0, 1, 1]])
+    rows, columns = np.array([8.0, 0.5, 1 / 16]), 2.0 ** np.array([-13, 12, -13])
+    matrix = jnp.asarray(rows[:, None] * plain * columns, jnp.float32)
+    b = jnp.asarray(rows * plain.sum(1), jnp.float32)
+    known = jnp.asarray(1 / columns, jnp.float32)
+    solved = root(lambda x, t: matrix @ x - t * b, lambda x0, t: t * known)
+    at = lambda t: solved(jnp.zeros(3, jnp.float32), t)
+    close(jax.jacfwd(at)(jnp.float32(1)), known, rtol=1e-5)
+    close(jax.jacrev(at)(jnp.float32(1)), known, rtol=1e-5)
+
+
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n", [2, 5, 40])

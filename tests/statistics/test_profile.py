@@ -76,6 +76,8 @@ def test_parts_of_the_parameters_and_data_as_arguments():
     mask = {"u": np.array([False, True, False]), "v": False}
     part = hotk.statistics.profile_intervals(f, zero, precision, part=mask, **options)
     close(part.lower["u"], -z * errors[1:2], rtol=1e-7)
+    assert "u[1]" in str(part)  # not its place in `leaf[mask]`
+    assert "u[0]" not in str(part)
     held = {"u": True, "v": False}
     part = hotk.statistics.profile_intervals(f, zero, precision, where=held, **options)
     errors = np.sqrt(np.diag(np.linalg.inv(precision[:3, :3])))
