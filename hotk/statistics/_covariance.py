@@ -397,8 +397,3 @@ class SparseCovariance(AbstractCovariance):
     def errors(self) -> Float[Array, " n"]:
         """Return the standard deviations, flat."""
         return jnp.sqrt(self.variances)
-
-
-def standard_errors(covariance: AbstractCovariance) -> Vector:
-    """Return the roots of the variances as a vector of the space."""
-    return space.unflattened(covariance.errors(), covariance.like)

@@ -29,7 +29,7 @@ from hotk._dense import name_of
 from hotk._first import value_and_jacobian
 from hotk.linop import Index, space
 
-from ._covariance import AbstractCovariance, lengths, standard_errors
+from ._covariance import AbstractCovariance, lengths
 from ._interval import Interval, around
 from ._parameters import jacobian_rows, own_copy_of_devices, refuse_complex
 
@@ -96,7 +96,8 @@ class NormalApproximation(AbstractReport, Generic[V]):
     @property
     def standard_errors(self) -> V:
         """The standard errors: a tree like the parameters."""
-        return standard_errors(self.covariance_operator)
+        covariance = self.covariance_operator
+        return space.unflattened(covariance.errors(), covariance.like)
 
     @property
     def index(self) -> Index:

@@ -22,7 +22,7 @@ from hotk._core import (
 from hotk._dense import name_of
 from hotk.linop import AbstractOperator, check_symmetric, space
 
-from ._covariance import AbstractCovariance, standard_errors
+from ._covariance import AbstractCovariance
 
 
 def vector_of(gradient: PyTree, like: Vector) -> Vector:
@@ -58,7 +58,7 @@ def shift_in_errors(covariance: AbstractCovariance, gradient: Vector) -> Vector:
     like = covariance.like
     rows = space.flattened(space.narrowed(gradient, like))
     step = covariance.root(covariance.root_transposed(rows))
-    errors = space.flattened(standard_errors(covariance))
+    errors = covariance.errors()
     # Where there is no error there is no unit either: a parameter that cannot move.
     shift = -step / jnp.where(errors > 0, errors, 1)
     return space.unflattened(shift, like)

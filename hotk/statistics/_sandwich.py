@@ -18,7 +18,7 @@ from hotk._core import (
 from hotk._prepared import user_level
 from hotk.linop import AbstractOperator, HessianOperator, space
 
-from ._covariance import DenseCovariance, standard_errors
+from ._covariance import DenseCovariance
 from ._definite import inverse_root
 from ._examples import Examples, refuse_decisive
 from ._normal import NormalApproximation, shift_text
@@ -128,7 +128,7 @@ def sandwich(
     log_det = jnp.linalg.slogdet(jnp.matmul(root, root.T, precision="highest"))[1]
     covariance = DenseCovariance(like, root, log_det)
     step = -bread @ (bread.T @ jnp.sum(scores, axis=0))
-    errors = space.flattened(standard_errors(covariance))
+    errors = covariance.errors()
     shift = space.unflattened(step / jnp.where(errors > 0, errors, 1), like)
     of = f"{len(grouped)} clusters" if clusters is not None else "single examples"
     method = f"sandwich {kind}, {of}"

@@ -166,7 +166,9 @@ def test_within_a_trace_is_refused(make):
         jax.jit(lambda x: make(lambda x: x**2, x).x0)(jnp.ones(3))
 
 
-@pytest.mark.parametrize("r", [lambda w: w * 1j, lambda w: (w, jnp.arange(2))])
+@pytest.mark.parametrize(
+    "r", [lambda w: jax.lax.complex(w, w), lambda w: (w, jnp.arange(2))]
+)
 def test_residuals_that_are_not_real_are_refused(r):
     with pytest.raises(hotk.OutputError, match="`r` must return real"):
         scipy_residuals(r, jnp.ones(2))
