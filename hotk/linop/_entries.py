@@ -164,7 +164,7 @@ def _masks(call: str, like: Vector, part: Part) -> list[Any]:
         part = np.asarray(part)  # a list of booleans for the entries of one array
     given = jax.tree.leaves(part)
     if not any(map(_is_mask, given)):
-        if any(isinstance(each, str) or _is_other_array(each) for each in given):
+        if any(map(_is_no_filter, given)):
             raise _no_part(call, part)
         flags = selection(call, like, part)
         return [True] * len(leaves) if flags is None else list(flags)
@@ -190,8 +190,12 @@ def _is_flag(mask: Any) -> bool:
     return known and mask.dtype == bool and mask.ndim == 0
 
 
-def _is_other_array(part: Any) -> bool:
-    return isinstance(part, (np.ndarray, jax.Array)) and not _is_flag(part)
+def _is_no_filter(part: Any) -> bool:
+    """Whether it is a text, a number or an array that says of no leaf whether it is."""
+    if isinstance(part, (np.ndarray, jax.Array)):
+        return not _is_flag(part)
+    numbers = (int, float, np.integer, np.floating)
+    return isinstance(part, (str, *numbers)) and not isinstance(part, bool)
 
 
 def _is_flat(mask: Any, like: Vector) -> bool:

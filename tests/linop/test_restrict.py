@@ -155,6 +155,8 @@ def test_it_passes_through_transformations_and_other_masks_compile_nothing():
         (lambda a: False, hotk.StructureError, "nothing is selected"),
         (np.zeros(9, bool), hotk.StructureError, "nothing is selected"),
         (np.array([0, 2]), TypeError, "np.isin"),
+        (2, TypeError, "np.isin"),
+        (np.int64(2), TypeError, "np.isin"),
         (["b", "c"], TypeError, "a tree of `True` and `False`"),
         (np.ones(8, bool), hotk.StructureError, "does not fit"),
         ({**MASKS["rows"], "c": np.ones(3, bool)}, hotk.StructureError, r"f\w+\[2\]"),
