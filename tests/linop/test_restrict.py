@@ -167,6 +167,8 @@ def test_it_passes_through_transformations_and_other_masks_compile_nothing():
         "nothing",
         "false",
         "indices",
+        "index",
+        "index of NumPy",
         "paths",
         "length",
         "shape",
