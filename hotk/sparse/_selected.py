@@ -9,9 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Inexact
 
-from hotk._core import Arrays, Scalar, Tracer, Types, called_on_host
+from hotk._core import Arrays, Leaf, Scalar, Tracer, Types, called_on_host
 from hotk._dense import promoted
-from hotk._primitive import AbstractLinear, apply_linear, without_derivative
+from hotk._primitive import (
+    AbstractLinear,
+    AbstractRuled,
+    apply_linear,
+    apply_ruled,
+    without_derivative,
+)
 
 from ._factors import AnyFactors, definite_factors
 from ._pattern import Pattern
@@ -27,17 +33,9 @@ def log_determinant(pattern: Pattern, values: Float[Array, " nnz"]) -> Scalar:
     The derivative by the entries is the inverse, of which those on the pattern count.
     """
     values = _checked(pattern, values, "A.logdet()")
-
-    @jax.custom_jvp
-    def of(values: Array) -> Scalar:
-        return _on_host(pattern, values, False)[0]
-
-    @of.defjvp
-    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Scalar, Scalar]:
-        value, inverse = _with_inverse(pattern, *primals)
-        return value, jnp.vdot(inverse, *tangents)
-
-    return of(values)
+    return jnp.asarray(
+        apply_ruled(_LogDeterminant(pattern, inverse=False), [values])[0]
+    )
 
 
 def differentiable_inverse(
@@ -47,7 +45,8 @@ def differentiable_inverse(
 
     They are NaN if the matrix is not positive definite.
     """
-    return _with_inverse(pattern, _checked(pattern, values, "A.selected_inverse()"))[1]
+    values = _checked(pattern, values, "A.selected_inverse()")
+    return jnp.asarray(apply_ruled(_LogDeterminant(pattern, inverse=True), [values])[1])
 
 
 def _checked(pattern: Pattern, values: Array, call: str) -> Array:
@@ -63,37 +62,47 @@ def _checked(pattern: Pattern, values: Array, call: str) -> Array:
     return values.astype(promoted(values.dtype, jnp.float32))
 
 
-def _with_inverse(pattern: Pattern, values: Array) -> tuple[Scalar, Array]:
-    """Return the log-determinant and the entries of the inverse."""
+@dataclasses.dataclass(frozen=True)
+class _LogDeterminant(AbstractRuled):
+    """The log-determinant, and on demand the entries of the inverse.
 
-    @jax.custom_jvp
-    def both(values: Array) -> tuple[Scalar, Array]:
-        return _on_host(pattern, values, True)
+    Attributes:
+        pattern: The pattern of the matrix.
+        inverse: Whether the entries of the inverse are computed too.
+    """
 
-    @both.defjvp
-    def _(primals: tuple[Array], tangents: tuple[Array]) -> Any:
-        (value, inverse), [tangent] = both(*primals), tangents
-        [turned] = apply_linear(_Congruence(pattern), list(primals), [tangent])
-        return (value, inverse), (jnp.vdot(inverse, tangent), jnp.negative(turned))
+    pattern: Pattern
+    inverse: bool
+    users_rule = False
 
-    return both(values)
+    def run(self, arrays: Arrays) -> Arrays:
+        """Factorize on the host."""
+        values = jnp.asarray(arrays[0])
+        dtype, shape = values.dtype, values.shape
 
+        def host(values: Any) -> tuple[np.ndarray, ...]:
+            found = _definite_factors(self.pattern, np.asarray(values, np.float64))
+            if found is None:
+                nan = np.array(np.nan, dtype), np.full(shape, np.nan, dtype)
+                return nan if self.inverse else nan[:1]
+            value = np.log(found.pivots).sum().astype(dtype)
+            if not self.inverse:
+                return (value,)
+            return value, selected_inverse(found, self.pattern).astype(dtype)
 
-def _on_host(pattern: Pattern, values: Array, inverse: bool) -> Any:
-    dtype = values.dtype
+        types = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)
+        return [*_called(host, types if self.inverse else types[:1], values)]
 
-    def host(values: Any) -> tuple[np.ndarray, ...]:
-        found = _definite_factors(pattern, np.asarray(values, np.float64))
-        if found is None:
-            nan = np.array(np.nan, dtype)
-            return (nan, np.full(values.shape, nan)) if inverse else (nan,)
-        value = np.log(found.pivots).sum().astype(dtype)
-        if not inverse:
-            return (value,)
-        return value, selected_inverse(found, pattern).astype(dtype)
-
-    types = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(values.shape, dtype)
-    return _called(host, types if inverse else types[:1], values)
+    def tangents(
+        self, outputs: Arrays, arrays: Arrays, along: list[Leaf | None]
+    ) -> list[Leaf | None]:
+        """Differentiate both by the inverse."""
+        tangent = jnp.asarray(along[0])
+        if not self.inverse:
+            outputs = apply_ruled(_LogDeterminant(self.pattern, inverse=True), arrays)
+            return [jnp.vdot(jnp.asarray(outputs[1]), tangent)]
+        [turned] = apply_linear(_Congruence(self.pattern), arrays, [tangent])
+        return [jnp.vdot(jnp.asarray(outputs[1]), tangent), jnp.negative(turned)]
 
 
 def _definite_factors(

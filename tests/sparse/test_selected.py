@@ -162,6 +162,19 @@ SECOND = {
 
 
 @pytest.mark.parametrize("how", SECOND)
+def test_second_derivatives_in_a_loop(how):
+    """There JAX loses the rule of a `jax.custom_jvp` in forward over reverse mode."""
+    of, dense = of_numbers(of_scipy(MATRICES["arrow"]))
+
+    def summed(f):
+        step = lambda t: lambda total, scale: (total + f(scale * t), None)
+        return lambda t: jax.lax.scan(step(t), 0.0, jnp.array([0.5, 1.0]))[0]
+
+    t = jnp.array([0.3, -0.2, 0.5])
+    close(SECOND[how](summed(of))(t), jax.hessian(summed(dense))(t), rtol=1e-9)
+
+
+@pytest.mark.parametrize("how", SECOND)
 @pytest.mark.parametrize("name", MATRICES)
 def test_second_derivatives_of_the_log_determinant(name, how):
     of, dense = of_numbers(of_scipy(MATRICES[name]))
@@ -254,3 +267,12 @@ def test_the_diagonal_of_an_inverse_where_the_matrix_has_no_entry(n):
     assert A.nnz == 3 * n
     inverse = np.linalg.inv(A.todense())
     close(A.factorize().inverse_diagonal(), np.diag(inverse))
+
+
+def test_the_matrix_of_a_product_if_it_is_sparse():
+    found, x = hotk.sparse.traced_matrix_if_sparse, jnp.linspace(1.0, 2.0, 50)
+    product = lambda v: x * v - jnp.pad(v[1:], (0, 1)) - jnp.pad(v[:-1], (1, 0))
+    known = np.diag(x) - np.eye(50, k=1) - np.eye(50, k=-1)
+    close(jax.jit(lambda x: found(product, x))(x).todense(), known)
+    assert found(lambda v: x * jnp.vdot(x, v), x) is None  # dense
+    assert found(lambda v: x * v, jax.lax.complex(x, x)) is None
